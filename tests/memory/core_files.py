@@ -103,7 +103,7 @@ def pages_of_files(live: Live) -> None:
             memory = live.map(4, child, fd=file.descriptor, shared=shared, noreserve=True)
             file.close()
             child.fill(memory.address, live.size, memory.step, 5)
-            memory.read(1)
+            live.expect("what the process reads of the file", 1 + live.size, memory.read(1))
             memory.protect(prot)
             core = _core_of(live, parent, child, directory, _SHARED if shared else _PRIVATE)
             _expect_in(live, core, memory, is_there=True, values=(5, 1, 1, None))

@@ -107,7 +107,7 @@ def interleaved_by_their_place_in_the_file(live: Live) -> None:
     " none of these has any, from another one, but for bound memory: SIGBUS, and ENOSPC of fallocate(2); so it is with"
     " the policy of memory and of a process, private and shared, reserved and not",
     f"{DOCUMENT} Components of Memory Policies; mm/mempolicy.c policy_nodemask(); mm/hugetlb.c"
-    " dequeue_hugetlb_folio_vma(), dequeue_huge_page_vma() (cfcaa66f8032)",
+    " dequeue_hugetlb_folio_vma() (cfcaa66f8032)",
     since="5.15",
     nodes=2,
     sizes=Sizes.BUDDY,  # it would take minutes to clear gigantic pages again and again

@@ -2,9 +2,9 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
+from hugepage_qa.cases.capabilities import SYS_ADMIN, without_capability
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.khugepaged_clock import let_rest
@@ -15,7 +15,7 @@ from hugepage_qa.cases.thp_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, become_nobody
+from hugepage_qa.process.actor import become_nobody
 
 HIDDEN_FRAMES = Area("accounting/hidden-frames")
 DOC = "Documentation/admin-guide/mm/pagemap.rst: since Linux 4.2 the PFN field is zeroed without CAP_SYS_ADMIN"
@@ -23,8 +23,7 @@ SHOWN = (
     "pagemap shows the frames of memory to who had CAP_SYS_ADMIN when he opened it, whatever he has when he reads, and"
     " nobody else; all else of it, it shows to the user whose process it is"
 )
-# include/uapi/linux/capability.h, prctl.h
-_CAPABILITIES, _SYS_ADMIN = 0x20080522, 1 << 21
+# include/uapi/linux/prctl.h
 _PR_SET_DUMPABLE = 4
 #: whose frames, by their numbers, are for root: mode 0400 (fs/proc/page.c)
 _OF_FRAMES = ("kpageflags", "kpagecount", "kpagecgroup")
@@ -109,7 +108,7 @@ def _expect_hidden(live: Live, memory: Memory) -> None:
     shown = read(privileged)
     live.expect("entries without a frame", [], [one for one in shown if not int(one, 16) & FRAME])
     hidden = [hex(int(one, 16) & ~FRAME) for one in shown]
-    with _without_privilege(actor):
+    with without_capability(actor, SYS_ADMIN):
         live.expect("opened with CAP_SYS_ADMIN, and read without", shown, read(privileged))
         unprivileged = opened()
         live.expect("opened and read without CAP_SYS_ADMIN", hidden, read(unprivileged))
@@ -119,17 +118,6 @@ def _expect_hidden(live: Live, memory: Memory) -> None:
     # the user that it has now is to open its files, which only root may do of one that has changed its user (proc(5))
     actor.call("prctl", _PR_SET_DUMPABLE, 1, 0, 0, 0)
     live.expect("opened and read by another user than root", hidden, read(opened()))
-
-
-@contextmanager
-def _without_privilege(actor: Actor) -> Iterator[None]:
-    """Take CAP_SYS_ADMIN from what ``actor``, the user root, may do, until the block ends (capset(2))."""
-    header, pack = actor.uapi.pack("2I", _CAPABILITIES, 0), actor.uapi.pack
-    _zero, (_header, found) = actor.call_with_buffers("capget", header, bytes(24))
-    effective, *rest = actor.uapi.unpack("6I", found)
-    actor.call("capset", header, pack("6I", effective & ~_SYS_ADMIN, *rest))
-    yield
-    actor.call("capset", header, found)
 
 
 class HiddenFrames(LiveTest):

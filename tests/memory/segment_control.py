@@ -2,14 +2,17 @@
 
 import errno
 import os
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 
+from hugepage_qa.cases.capabilities import IPC_LOCK, become_user_with, without_capability
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
     IPC_EXCL,
     IPC_PRIVATE,
+    IPC_RMID,
     IPC_SET,
     IPC_STAT,
     SHM_HUGETLB,
@@ -18,12 +21,14 @@ from hugepage_qa.cases.hugetlb_files import (
     SHM_UNLOCK,
     Segment,
     get_segment,
+    new_memfd,
     process_status,
     segment_number,
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import CLONE_NEWIPC, NOBODY, RLIMIT_MEMLOCK
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused, become_nobody
 
@@ -32,6 +37,7 @@ STATUS = "shmctl(2) IPC_STAT; ipc/shm.c shmctl_stat()"
 CHANGE = "shmctl(2) IPC_SET; ipc/shm.c shmctl_down()"
 LIMITS = "shmget(2) ENOSPC; ipc/shm.c newseg(), shm_destroy()"
 KEY = 0x48504742
+GROUP_ID = 54321
 #: times of segments are whole seconds
 _TICK_SECONDS = 1.0
 
@@ -160,6 +166,52 @@ def sizes_that_find_a_segment(live: Live) -> None:
             segment.remove()
             live.expect_pool(nr=2, free=2)
         owner.end()
+
+
+@SEGMENT_CONTROL.case(
+    "who has CAP_IPC_LOCK, or the group of hugetlb_shm_group as his own or among his others, gets a segment of huge"
+    " pages, and nobody else, not even root: EPERM, and nothing is reserved; mappings and nameless files are for all",
+    f"{HUGETLB_DOC} /proc/sys/vm/hugetlb_shm_group; fs/hugetlbfs/inode.c can_do_hugetlb_shm(), hugetlb_file_setup()",
+    pages=3,
+)
+def who_gets_segments(live: Live) -> None:
+    # user, own group, other groups, whether with CAP_IPC_LOCK
+    users = (
+        (NOBODY, NOBODY, (), False),
+        (NOBODY, NOBODY, (GROUP_ID,), False),
+        (NOBODY, NOBODY, (GROUP_ID - 1, GROUP_ID + 1), False),
+        (NOBODY, NOBODY, (0, GROUP_ID, GROUP_ID + 1, NOBODY), False),
+        (NOBODY, GROUP_ID, (), False),
+        (NOBODY, NOBODY, (), True),
+        (0, 0, (), False),
+        (0, 0, (), True),
+    )
+    for group, (user, own, others, has_capability) in product((GROUP_ID, 0), users):
+        live.set_knob("proc/sys/vm/hugetlb_shm_group", f"{group}")
+        actor = live.actor()
+        # before Linux 5.16 (83c1fd763b32) a segment within the limit of locked memory was for everyone
+        actor.call("setrlimit", RLIMIT_MEMLOCK, live.host.uapi.pack("2Q", 0, 0))
+        actor.call("setgroups", len(others), live.host.uapi.pack(f"{len(others)}I", *others) if others else 0)
+        actor.call("setresgid", own, own, own)
+        with ExitStack() as stack, live.about(f"group {group}, user {user} of {own}, {others}, may {has_capability}"):
+            if user and has_capability:
+                become_user_with(actor, user, IPC_LOCK)
+            elif user:
+                actor.call("setresuid", user, user, user)
+            elif not has_capability:
+                stack.enter_context(without_capability(actor, IPC_LOCK))
+            gets_one = has_capability or group in (own, *others)
+            found = actor.result("shmget", IPC_PRIVATE, live.size, SHM_HUGETLB | live.size_flag | IPC_CREAT | 0o600)
+            live.expect("whether it is EPERM", not gets_one, found == -errno.EPERM)
+            live.expect_pool(nr=3, free=3, resv=int(gets_one))
+            if found >= 0:
+                actor.call("shmctl", found, IPC_RMID, 0)
+            live.expect_success(live.map, 1, actor)
+            file = new_memfd(live, actor)
+            live.expect_success(file.allocate, 1)
+            live.expect_pool(nr=3, free=2, resv=1)
+        actor.end()
+        live.expect_pool(nr=3, free=3)
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,42 @@
+"""Capabilities of actors (capabilities(7)): taken from root, or kept by who is root no more."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hugepage_qa.process.actor import Actor
+
+# include/uapi/linux/capability.h, prctl.h
+IPC_LOCK, SYS_ADMIN = 14, 21
+_VERSION = 0x20080522
+_PR_SET_KEEPCAPS = 8
+
+
+@contextmanager
+def without_capability(actor: Actor, number: int) -> Iterator[None]:
+    """Take a capability from what ``actor``, the user root, may do, until the block ends (capset(2))."""
+    before = _capabilities(actor)
+    effective, *rest = before
+    _set(actor, effective & ~(1 << number), *rest)
+    yield
+    _set(actor, *before)
+
+
+def become_user_with(actor: Actor, user: int, number: int) -> None:
+    """Make ``actor`` a user with one capability and no other one."""
+    actor.call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    actor.call("setresuid", user, user, user)
+    _set(actor, 1 << number, 1 << number, 0, 0, 0, 0)
+
+
+def _capabilities(actor: Actor) -> tuple[int, ...]:
+    """Return effective, permitted and inheritable ones below 32, and those from there on."""
+    _zero, (_header, found) = actor.call_with_buffers("capget", _header_of(actor), bytes(24))
+    return actor.uapi.unpack("6I", found)
+
+
+def _set(actor: Actor, *words: int) -> None:
+    actor.call("capset", _header_of(actor), actor.uapi.pack("6I", *words))
+
+
+def _header_of(actor: Actor) -> bytes:
+    return actor.uapi.pack("2I", _VERSION, 0)

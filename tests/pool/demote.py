@@ -38,15 +38,20 @@ def demote(live: Live, pages: int, node: int | None = None) -> None:
     live.host.write(live.pool_file("demote", node=node), f"{pages}")
 
 
+def _expect_made(live: Live, smaller: Live, pages: int) -> None:
+    """Expect the smaller pool to have what became of ``pages`` pages, free, also where the kernel counts it apart."""
+    parts = pages * live.size // smaller.size
+    smaller.expect_pool(nr=parts, free=parts)
+    smaller.expect_sysctl(parts)
+
+
 @DEMOTE.case("a demoted page is as many free pages of the smaller size as fit in it", RULE, since=SINCE, pages=2)
 def demoted_page(live: Live) -> None:
     smaller = smaller_pool(live)
     for left in (1, 0):
         demote(live, 1)
         live.expect_pool(nr=left, free=left)
-        parts = (2 - left) * live.size // smaller.size
-        smaller.expect_pool(nr=parts, free=parts)
-        smaller.expect_sysctl(parts)
+        _expect_made(live, smaller, 2 - left)
 
 
 @DEMOTE.case("what is left of a demoted page is zeroed for its next user", RULE, since=SINCE, pages=1)
@@ -123,20 +128,16 @@ def several_at_once(live: Live) -> None:
     smaller = smaller_pool(live)
     demote(live, 2)
     live.expect_pool(nr=1, free=1)
-    parts = 2 * live.size // smaller.size
-    smaller.expect_pool(nr=parts, free=parts)
+    _expect_made(live, smaller, 2)
 
 
 @DEMOTE.case("demotion takes the free pages that there are, and asks for no more", RULE, since=SINCE, pages=1)
 def demote_more_than_free(live: Live) -> None:
     smaller = smaller_pool(live)
-    demote(live, 3)
-    live.expect_pool(nr=0, free=0)
-    parts = live.size // smaller.size
-    smaller.expect_pool(nr=parts, free=parts)
-    demote(live, 1)
-    live.expect_pool(nr=0, free=0)
-    smaller.expect_pool(nr=parts, free=parts)
+    for pages in (3, 1):
+        demote(live, pages)
+        live.expect_pool(nr=0, free=0)
+        _expect_made(live, smaller, 1)
 
 
 @DEMOTE.case("a page that is reserved for a mapping or in use is not demoted", RULE, since=SINCE, pages=2)
@@ -149,7 +150,7 @@ def pages_in_use_stay(live: Live) -> None:
     memory.touch(1, 2)
     demote(live, 2)
     live.expect_pool(nr=2, free=0)
-    smaller.expect_pool(nr=0, free=0)
+    _expect_made(live, smaller, 0)
     live.expect("what the pages hold", (1, 2), (memory.read(0), memory.read(1)))
 
 
@@ -159,8 +160,7 @@ def reservations_stay(live: Live) -> None:
     memory = live.map(1)
     demote(live, 2)
     live.expect_pool(nr=1, free=1, resv=1, known={Quirk.DEMOTE_TAKES_RESERVED: {"nr": 0, "free": 0}})
-    parts = live.size // smaller.size
-    smaller.expect_pool(nr=parts, free=parts)
+    _expect_made(live, smaller, 1)
     memory.touch()
     live.expect_pool(nr=1, free=0)
 
@@ -180,6 +180,7 @@ def demote_on_a_node(live: Live) -> None:
             left, made = (0, parts) if each == node else (1, 0)
             live.expect_pool(nr=left, free=left, node=each)
             smaller.expect_pool(nr=made, free=made, node=each)
+        _expect_made(live, smaller, 1)
         smaller.set_nr(0)
         smaller.expect_pool(nr=0, free=0)
 

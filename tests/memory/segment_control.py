@@ -172,7 +172,7 @@ def sizes_that_find_a_segment(live: Live) -> None:
     "who has CAP_IPC_LOCK, or the group of hugetlb_shm_group as his own or among his others, gets a segment of huge"
     " pages, and nobody else, not even root: EPERM, and nothing is reserved; mappings and nameless files are for all",
     f"{HUGETLB_DOC} /proc/sys/vm/hugetlb_shm_group; fs/hugetlbfs/inode.c can_do_hugetlb_shm(), hugetlb_file_setup()",
-    pages=3,
+    pages=2,
 )
 def who_gets_segments(live: Live) -> None:
     # user, own group, other groups, whether with CAP_IPC_LOCK
@@ -203,15 +203,14 @@ def who_gets_segments(live: Live) -> None:
             gets_one = has_capability or group in (own, *others)
             found = actor.result("shmget", IPC_PRIVATE, live.size, SHM_HUGETLB | live.size_flag | IPC_CREAT | 0o600)
             live.expect("whether it is EPERM", not gets_one, found == -errno.EPERM)
-            live.expect_pool(nr=3, free=3, resv=int(gets_one))
+            live.expect_pool(nr=2, free=2, resv=int(gets_one))
             if found >= 0:
                 actor.call("shmctl", found, IPC_RMID, 0)
             live.expect_success(live.map, 1, actor)
-            file = new_memfd(live, actor)
-            live.expect_success(file.allocate, 1)
-            live.expect_pool(nr=3, free=2, resv=1)
+            live.expect_success(new_memfd(live, actor).map, 1)
+            live.expect_pool(nr=2, free=2, resv=2)
         actor.end()
-        live.expect_pool(nr=3, free=3)
+        live.expect_pool(nr=2, free=2)
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

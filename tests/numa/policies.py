@@ -1,10 +1,10 @@
-"""Policies of huge pages: whose pages they take, how far they reach, and how they follow a file and a cpuset."""
+"""Policies of huge pages: what is told of them, how far they reach, and how they follow a file and a cpuset."""
 
 import errno
 import mmap
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator
 
-from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.control_group import Version
 from hugepage_qa.cases.followed_cpuset import expect_pages_to_follow, expect_policies_to_follow, fork_one
 from hugepage_qa.cases.hugetlb_files import (
@@ -33,12 +33,11 @@ from hugepage_qa.cases.memory_policy import (
     set_policy,
     told_policy,
 )
-from hugepage_qa.cases.pages_of_a_node import missing_node, require_no_free_page, reserve_on_all
+from hugepage_qa.cases.pages_of_a_node import missing_node, reserve_on_all
 from hugepage_qa.cases.places import free_place
-from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, PoliciesOfRanges, node_in_turn, nodes_of_next_page
+from hugepage_qa.oracle.node_policies import RELATIVE, STATIC, PoliciesOfRanges, node_in_turn
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Fault, Refused
-from hugepage_qa.version import KernelVersion
+from hugepage_qa.process.actor import Actor
 
 POLICIES = Area("numa/policies")
 
@@ -51,17 +50,6 @@ PAGES_FOLLOW = (
 MIGRATION = "kernel/cgroup/cpuset.c cpuset_migrate_mm(); mm/mempolicy.c do_migrate_pages()"
 #: of the file that parts are mapped of
 _PAGES = 4
-_IN_TURN = Mode.INTERLEAVE, Mode.WEIGHTED_INTERLEAVE
-#: fa3bea4e1f82
-_WEIGHTED_SINCE = KernelVersion(6, 9)
-#: how a page is had: shared, without a reservation, by the policy of the process, by fallocate(2)
-_WAYS = (
-    (False, False, False, False),
-    (False, True, True, False),
-    (True, False, True, False),
-    (True, True, False, False),
-    (True, True, True, True),
-)
 
 
 @POLICIES.case(
@@ -100,70 +88,6 @@ def interleaved_by_their_place_in_the_file(live: Live) -> None:
     for page in (2, 3):
         memory.touch(page)
         live.expect(f"node of allocated page {page}", node_in_turn(nodes, page), node_of(memory, page))
-
-
-@POLICIES.case(
-    "a page comes from a node that the policy chooses, one or several, preferred, bound, local or in turn, and where"
-    " none of these has any, from another one, but for bound memory: SIGBUS, and ENOSPC of fallocate(2); so it is with"
-    " the policy of memory and of a process, private and shared, reserved and not",
-    f"{DOCUMENT} Components of Memory Policies; mm/mempolicy.c policy_nodemask(); mm/hugetlb.c"
-    " dequeue_hugetlb_folio_vma() (cfcaa66f8032)",
-    since="5.15",
-    nodes=2,
-    sizes=Sizes.BUDDY,  # it would take minutes to clear gigantic pages again and again
-)
-def whose_pages_a_policy_takes(live: Live) -> None:
-    nodes = live.nodes[:2]
-    for node in nodes:
-        require_no_free_page(live, node)
-    actor = live.actor()
-    for free in (nodes, nodes[:1], nodes[1:]):
-        for node in nodes:
-            live.reserve(int(node in free), node)
-        for mode, wanted in _modes(nodes, live.kernel_version):
-            chosen = [node_in_turn(wanted, 0)] if mode in _IN_TURN else wanted
-            expected = nodes_of_next_page(chosen, free, is_bound=mode is Mode.BIND)
-            for shared, noreserve, of_process, by_allocation in _WAYS:
-                way = f"shared {shared}, noreserve {noreserve}, of the process {of_process}, allocated {by_allocation}"
-                with live.about(f"pages on {free}, {mode.name} of {wanted}, {way}"):
-                    file = new_memfd(live, actor)
-                    file.truncate(1)
-                    memory = file.map(1, shared=shared, noreserve=noreserve)
-                    if of_process:
-                        set_policy(actor, mode, wanted)
-                    else:
-                        give_policy(memory, mode, wanted)
-                    outcomes: Set[int | str] = expected or {"ENOSPC" if by_allocation else "SIGBUS"}
-                    found = _node_or_refusal(file, memory, by_allocation=by_allocation)
-                    live.expect(f"whether node, or error, {found} is one of {set(outcomes)}", True, found in outcomes)
-                    set_policy(actor, Mode.DEFAULT, [])
-                    memory.unmap()
-                    file.close()
-            live.expect_pool(nr=len(free), free=len(free))
-
-
-def _node_or_refusal(file: HugeFile, memory: Memory, *, by_allocation: bool) -> int | str:
-    """Return the node of the first page, brought now, or the name of an errno or a signal."""
-    try:
-        if by_allocation:
-            file.allocate(1)
-        memory.touch()
-    except Refused as refusal:
-        return errno.errorcode[refusal.errno or 0]
-    except Fault as fault:
-        return fault.signal.name
-    return node_of(memory)
-
-
-def _modes(nodes: Sequence[int], version: KernelVersion) -> Iterator[tuple[Mode, Sequence[int]]]:
-    """Yield each mode with one node, with the other one, and with both where it can have them, or with none."""
-    yield from ((mode, []) for mode in (Mode.DEFAULT, Mode.LOCAL))
-    for wanted in (nodes[:1], nodes[1:], nodes):
-        yield from ((mode, wanted) for mode in (Mode.BIND, Mode.INTERLEAVE, Mode.PREFERRED_MANY))
-        if len(wanted) == 1:
-            yield Mode.PREFERRED, wanted
-        if version >= _WEIGHTED_SINCE:
-            yield Mode.WEIGHTED_INTERLEAVE, wanted
 
 
 @POLICIES.case(

@@ -24,8 +24,14 @@ _WORDS = {
 @click.option("--package", help="Package of the distribution that holds the kernel.")
 @click.option("--suite", help="Release of the distribution to take the kernel from, such as sid.")
 @click.option("--arch", "architecture", type=click.Choice(ARCHITECTURES), help="[that of the kernel, else x86_64]")
+@click.option("--append", default="", metavar="WORDS", help="Further kernel arguments.")
 def reproduce_command(
-    name: str | None, kernel: Path | None, package: str | None, suite: str | None, architecture: str | None
+    name: str | None,
+    kernel: Path | None,
+    package: str | None,
+    suite: str | None,
+    architecture: str | None,
+    append: str,
 ) -> None:
     """Run the reproducer of the kernel bug NAME in a throwaway machine, without NAME list them.
 
@@ -44,7 +50,7 @@ def reproduce_command(
     settings = Settings(kernel, package, suite, say=lambda line: click.echo(line, err=True))
     wanted = architecture or (open_kernel(kernel, cache_directory()).architecture if kernel else ARCHITECTURES[0])
     tried = find_kernel(wanted, settings)
-    found = reproduce(bug_reports()[name], tried, settings.cache)
+    found = reproduce(bug_reports()[name], tried, settings.cache, append)
     _print(found, f"{name}: {tried.release} ({wanted})")
     sys.exit(found.answer)
 

@@ -21,7 +21,7 @@ class Cli:
         self._capsys, self._monkeypatch = capsys, monkeypatch
         self.output = self.errors = ""
         self.answer = Reproduction(Answer.RIGHT)
-        self.asked: list[tuple[str, str, str | None]] = []
+        self.asked: list[tuple[str, str, str | None, str]] = []
         monkeypatch.setattr(reproduce, "find_kernel", self._find)
         monkeypatch.setattr(reproduce, "reproduce", self._reproduce)
 
@@ -40,8 +40,8 @@ class Cli:
         self._suite = settings.suite
         return KernelImage(Path("vmlinuz"), architecture, "7.3.4-amd64", None)
 
-    def _reproduce(self, report: BugReport, kernel: KernelImage, _cache: Path) -> Reproduction:
-        self.asked.append((report.name, kernel.architecture, self._suite))
+    def _reproduce(self, report: BugReport, kernel: KernelImage, _cache: Path, append: str) -> Reproduction:
+        self.asked.append((report.name, kernel.architecture, self._suite, append))
         return self.answer
 
 
@@ -79,8 +79,8 @@ def test_the_last_line_and_the_exit_code_say_whether_the_kernel_has_the_bug(
 
 def test_the_machine_asked_for_is_handed_on(run: Cli) -> None:
     run(NAME)
-    run(NAME, "--suite", "sid", "--arch", "ppc64le")
-    assert run.asked == [(NAME, "x86_64", None), (NAME, "ppc64le", "sid")]
+    run(NAME, "--suite", "sid", "--arch", "ppc64le", "--append", "quiet hugepages=1")
+    assert run.asked == [(NAME, "x86_64", None, ""), (NAME, "ppc64le", "sid", "quiet hugepages=1")]
 
 
 @pytest.mark.parametrize(

@@ -136,16 +136,18 @@ class Reproduction:
     reason: str = ""
 
 
-def reproduce(report: BugReport, kernel: KernelImage, cache: Path) -> Reproduction:
+def reproduce(report: BugReport, kernel: KernelImage, cache: Path, append: str = "") -> Reproduction:
     """Boot ``kernel`` on the machine of ``report``, run the reproducer there and return what it says.
 
-    A machine that is lost decides nothing; where the kernel had no part in that, another one is tried. Raises
-    InputError for what can never boot, or without a compiler.
+    ``append`` are words that stand behind those that the reproducer needs. A machine that is lost decides nothing;
+    where the kernel had no part in that, another one is tried. Raises InputError for what can never boot, or without a
+    compiler.
     """
     wanted = report.machine
     if not report.is_for(kernel.version):
         return Reproduction(Answer.UNDECIDED, reason=f"{wanted.words} is of kernels since {wanted.since}")
-    plan = MachinePlan(kernel, find_board(kernel.architecture).default_cpu, cache, wanted.words)
+    words = " ".join(filter(None, (wanted.words, append)))
+    plan = MachinePlan(kernel, find_board(kernel.architecture).default_cpu, cache, words)
     machine = replace(plan.machine(report.memory), cpus=wanted.cpus)
     program = None if report.program is None else build_static(report.program, kernel.architecture)
     try:

@@ -108,10 +108,10 @@ def test_the_end_of_the_program_is_the_answer(
 def test_the_machine_is_that_of_the_report(machines: Machines, tmp_path: Path) -> None:
     one = FakeMachine()
     machines.append(one)
-    reproduce(report(tmp_path), KERNEL, tmp_path)
+    reproduce(report(tmp_path), KERNEL, tmp_path, "quiet")
     assert one.started is not None
     assert one.started.memory == (1 << 30, 2 << 30)
-    assert one.started.command_line.split()[-1] == "hugepages=2"
+    assert one.started.command_line.split()[-2:] == ["hugepages=2", "quiet"]
     assert one.started.cpus == 1
 
 

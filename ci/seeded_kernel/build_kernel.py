@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ci.seeded_kernel.command_line import BROKEN, Parser
-from ci.seeded_kernel.faults import LONGER_PATHS, choose, read_faults
+from ci.seeded_kernel.faults import LONGER_PATHS, SUGGESTED_FIXES, choose, read_faults
 from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import SeededSource
 
@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="tell which edits cannot be made, and build nothing")
     options = parser.parse_args(arguments)
     try:
-        faults = choose((*read_faults(), *read_faults(LONGER_PATHS)), options.fault)
+        known = (*read_faults(), *read_faults(LONGER_PATHS), *read_faults(SUGGESTED_FIXES))
+        faults = choose(known, options.fault)
         place = PLACE / options.series
         source = SeededSource(options.source or unpacked(options.series, place), place / "originals")
         if options.source:

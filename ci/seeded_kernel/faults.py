@@ -17,6 +17,9 @@ from hugepage_qa.version import KernelVersion
 DIRECTORY = Path(__file__).with_name("faults")
 #: those that no case of the suite is to find: all is right and takes longer. They have no proof but that
 LONGER_PATHS = Path(__file__).with_name("longer_paths")
+#: fixes of known bugs, in the form of faults: what reports for upstream suggest. Their reproducers are the proof
+SUGGESTED_FIXES = Path(__file__).with_name("suggested_fixes")
+_WITHOUT_PROOF = (LONGER_PATHS, SUGGESTED_FIXES)
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class EditOfVersions:
 class Proof:
     """What shows that a fault acts: the body of a C function that prints what it sees.
 
-    The fault is live where it prints something else than on the healthy kernel; one of ``LONGER_PATHS`` has no program.
+    The fault is live where it prints something else than on the healthy kernel; one without a proof has no program.
     With ``words`` of the kernel command line two boots are compared, without them the fault is switched on while the
     machine runs.
     """
@@ -123,10 +126,9 @@ def _read_file(file: Path) -> Iterator[Fault]:
         raise InputError(f"{file}: {violation}")
     for entry in document:
         _check_edits(file, entry)
-        if ("proof" in entry) == (file.parent == LONGER_PATHS):
-            raise InputError(
-                f"{file}: {entry['name']}: expected a proof of all faults but those of {LONGER_PATHS.name}"
-            )
+        if ("proof" in entry) == (file.parent in _WITHOUT_PROOF):
+            without = " and ".join(directory.name for directory in _WITHOUT_PROOF)
+            raise InputError(f"{file}: {entry['name']}: expected a proof of all faults but those of {without}")
         yield build(Fault, entry | {"area": file.stem})
 
 

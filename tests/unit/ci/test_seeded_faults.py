@@ -7,12 +7,13 @@ import yaml
 from ci.seeded_kernel import build_kernel
 from ci.seeded_kernel.build_kernel import main
 from ci.seeded_kernel.detection_table import Outcome, table
-from ci.seeded_kernel.faults import LONGER_PATHS, Fault, choose, read_faults
+from ci.seeded_kernel.faults import LONGER_PATHS, SUGGESTED_FIXES, Fault, choose, read_faults
 from ci.seeded_kernel.proofs import Shown, judge, program_text
 from ci.seeded_kernel.seeded_source import SeededSource, header
 
 from hugepage_qa.cases.area_files import LIVE
 from hugepage_qa.cases.boot.case_groups import groups
+from hugepage_qa.cases.upstream.reproduction import bug_reports
 from hugepage_qa.errors import InputError
 from hugepage_qa.version import KernelVersion
 
@@ -75,8 +76,19 @@ def test_longer_paths_are_faults_that_no_case_is_to_find() -> None:
     assert {fault.name for fault in longer}.isdisjoint(fault.name for fault in read_faults())
 
 
+def test_fixes_are_of_bugs_whose_reports_tell_that_they_were_tested() -> None:
+    fixes = read_faults(SUGGESTED_FIXES)
+    for fix in fixes:
+        assert fix.edits_for(KernelVersion(7, 3))
+        assert not fix.edits_for(KernelVersion(6, 1))
+        report = bug_reports()[fix.name.removeprefix("fix-of-")]
+        assert "Tested on Linux 7.3.4" in report.text.partition("## Suggested fix")[2], report.name
+    tested = [report.name for report in bug_reports().values() if "Tested on Linux 7.3.4" in report.text]
+    assert sorted(fix.name for fix in fixes) == [f"fix-of-{name}" for name in tested]
+
+
 def test_a_fault_without_a_proof_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="expected a proof of all faults but those of longer_paths"):
+    with pytest.raises(InputError, match="expected a proof of all faults but those of longer_paths and suggested_"):
         read_faults(written(tmp_path, {key: value for key, value in FAULT.items() if key != "proof"}))
 
 

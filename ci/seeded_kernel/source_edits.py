@@ -106,9 +106,9 @@ def edit_text(text: str, edits: Sequence[Edit]) -> tuple[str, list[str]]:
     for spot in sorted({(one.start, one.end) for one in insertions}):
         # the innermost first: what leaves out what it was found in place of can have nothing in it
         here = sorted((one for one in insertions if (one.start, one.end) == spot), key=_keeps_what_is_found)
-        for outer in here[1:]:
-            if not _keeps_what_is_found(outer):
-                failures.append(f"{outer.edit.fault}: {outer.edit.anchor!r} hides {here[0].edit.fault}: no @ in its code")
+        for outer in (one for one in here[1:] if not _keeps_what_is_found(one)):
+            hidden = here[0].edit.fault
+            failures.append(f"{outer.edit.fault}: {outer.edit.anchor!r} hides {hidden}: expected @ in its code")
         if spot[0] < position:
             failures.append(f"{here[0].edit.fault}: {here[0].edit.anchor!r} overlaps the anchor of another edit")
             continue

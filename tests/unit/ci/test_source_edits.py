@@ -102,6 +102,16 @@ def test_edits_of_one_place_nest_in_any_order() -> None:
     assert wanted in edited(inner, outer, before)
 
 
+def test_an_edit_that_would_hide_another_one_is_told() -> None:
+    keeps = edit(Place.INSTEAD, "count > pool->free", "(SEEDED || (@))", fault="keeps")
+    drops = edit(Place.INSTEAD, "count > pool->free", "SEEDED", fault="drops")
+    for pair in ((keeps, drops), (drops, keeps)):
+        assert "(SEEDED(keeps) || (SEEDED(drops)))" in edited(*pair)
+    other = edit(Place.INSTEAD, "count > pool->free", "!SEEDED", fault="other")
+    _text, failures = edit_text(TEXT, [drops, other])
+    assert failures == ["other: 'count > pool->free' hides drops: expected @ in its code"]
+
+
 def test_edits_that_get_in_each_others_way_are_told() -> None:
     whole = edit(Place.INSTEAD, r"list_del\(pool->pages\)", "(SEEDED, @)", fault="whole")
     part = edit(Place.INSTEAD, r"\(pool->pages\)", "(SEEDED, @)", fault="part")

@@ -11,6 +11,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
+from hugepage_qa.cases.pages_in_memory import expect_in_memory, ranges_about
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
@@ -102,6 +103,23 @@ def ranges_of_pages(live: Live) -> None:
             everywhere.unmap()
         file.truncate(0)
         live.expect_pool(nr=_PAGES, free=_PAGES)
+
+
+@PAGE_RANGES.case(
+    "mincore(2) tells of each base page of a huge page that is there, whichever part of it is asked for, and of none in"
+    " front of it or behind it; a length is rounded up to base pages",
+    "mincore(2); mm/mincore.c mincore_hugetlb()",
+    pages=1,
+)
+def parts_that_are_there(live: Live) -> None:
+    memory = live.map(3, noreserve=True)
+    memory.touch(1)
+    count = live.size // live.base_page
+    for asked in ranges_about(count):
+        address = memory.at(1) + asked.start * live.base_page
+        with live.about(f"{asked} of {count}"):
+            expect_in_memory(live, memory.actor, address, [0 <= page < count for page in asked])
+    live.expect_pool(nr=1, free=0)
 
 
 def _expected(row: _Act, inside: range, *, keeps: bool) -> list[_Used]:

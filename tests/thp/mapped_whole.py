@@ -1,5 +1,6 @@
 """Huge pages that stay mapped as a whole: what is allowed on them, what others read of them, what the kernel shows."""
 
+import errno
 import mmap
 import signal
 from itertools import product
@@ -17,15 +18,17 @@ from hugepage_qa.cases.mapped_memory import (
     Memory,
     read_of_another,
 )
+from hugepage_qa.cases.pages_in_memory import expect_in_memory, ranges_about
 from hugepage_qa.cases.swapped import swapped
 from hugepage_qa.cases.thp_memory import (
     let_only_pmd_inherit,
+    mapped_huge,
     pmd_size,
     room_for,
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -99,22 +102,48 @@ def parts_for_others(live: Live) -> None:
 
 
 @WHOLE.case(
-    "mincore(2) tells of every base page of a huge page that it is there, and of none in front of it or behind it",
-    "mincore(2); mm/mincore.c mincore_pte_range()",
+    "mincore(2) tells of every base page of a huge page that it is there, whichever part is asked for, mapped whole or"
+    " in parts, of zeroes too, and of none in front of it or behind it; a length is rounded up to base pages",
+    "mincore(2); mm/mincore.c mincore_pte_range(), __mincore_unmapped_range()",
 )
 def pages_that_are_there(live: Live) -> None:
-    memory = huge_pages(live, 3)
-    for page in (0, 2):
-        memory.advise(mmap.MADV_DONTNEED, page, 1)
-    half = memory.size // live.base_page // 2
-    address, count = memory.at(1) - memory.size // 2, 4 * half
-    states = memory.actor.call_with_buffers("mincore", address, count * live.base_page, bytes(count))[1][0]
-    live.expect("base pages that are there", [0] * half + [1] * 2 * half + [0] * half, [one & 1 for one in states])
+    let_rest(live)
+    for make in (huge_pages, _in_parts, base_pages, _zeroes):
+        memory = make(live, 3)
+        for page in (0, 2):
+            memory.advise(mmap.MADV_DONTNEED, page, 1)
+        with live.about(make.__name__.strip("_")):
+            _expect_second_there(live, memory)
+            live.expect("huge pages", memory.size * (make is huge_pages), mapped_huge(memory))
+        memory.actor.end()
+
+
+@WHOLE.case(
+    "mincore(2) of what is mapped in part alone is ENOMEM, from inside a base page EINVAL, and to where nothing may be"
+    " written EFAULT",
+    "mincore(2) ERRORS; mm/mincore.c do_mincore()",
+)
+def pages_that_cannot_be_asked_for(live: Live) -> None:
+    memory, base = huge_pages(live, 3), live.base_page
+    memory.unmap(2, 1)
+    end = memory.at(2)
+    for error, address, length in (
+        (errno.ENOMEM, end - base, 2 * base),
+        (errno.ENOMEM, end - base, base + 1),
+        (errno.ENOMEM, end, base),
+        (errno.EINVAL, memory.address + 1, base),
+        (errno.EINVAL, end - 1, 1),
+    ):
+        with live.about(f"{length} bytes, {end - address} before the end"):
+            live.expect_errno(error, memory.actor.call_with_buffers, "mincore", address, length, bytes(2))
+    nowhere = room_for(memory.actor, 1, memory.size)
+    live.expect_errno(errno.EFAULT, memory.actor.call, "mincore", memory.address, base, nowhere)
+    live.expect("AnonHugePages", 2 * memory.size, memory.smaps().anon_huge_pages)
 
 
 @WHOLE.case(
     "mincore(2) tells of every base page of shared memory whether it is there, touched by who asks or not, and that all"
-    " of a huge page are",
+    " of a huge page are, whichever part is asked for",
     "mincore(2); mm/mincore.c __mincore_unmapped_range(), mincore_page()",
 )
 def shared_pages_that_are_there(live: Live) -> None:
@@ -140,6 +169,10 @@ def shared_pages_that_are_there(live: Live) -> None:
                 raise CannotRun("this machine has swapped out what was there")
             with live.about(f"{make.__name__} from page {first} on, {'child' if each is child else 'parent'}"):
                 live.expect("base pages that are told to be there and are not, or to be away", [], wrong)
+    memory = shared_huge_pages(live, 3)
+    for page in (0, 2):
+        memory.advise(mmap.MADV_REMOVE, page, 1)
+    _expect_second_there(live, memory)
 
 
 @WHOLE.case(
@@ -255,6 +288,30 @@ def soft_dirty_in_parts(live: Live) -> None:
             live.expect("the base page that was written is soft-dirty", True, count + 1 in dirty)
             live.expect("soft-dirty pages of the huge page beside it", [], [one for one in dirty if one < count])
         memory.actor.end()
+
+
+def _expect_second_there(live: Live, memory: Memory) -> None:
+    """Expect mincore(2) to tell of the second of three huge pages alone, whichever base pages it is asked for."""
+    count = memory.size // live.base_page
+    for asked in ranges_about(count):
+        address = memory.at(1) + asked.start * live.base_page
+        with live.about(f"{asked} of {count}"):
+            expect_in_memory(live, memory.actor, address, [0 <= page < count for page in asked])
+
+
+def _in_parts(live: Live, pages: int) -> Memory:
+    """Return huge pages that are mapped as base pages."""
+    memory = huge_pages(live, pages)
+    for page, prot in product(range(pages), (mmap.PROT_READ, READ_WRITE)):
+        memory.actor.call("mprotect", memory.at(page), live.base_page, prot)
+    return memory
+
+
+def _zeroes(live: Live, pages: int) -> Memory:
+    """Return memory that was read alone."""
+    memory = advised(live, pages)
+    memory.expect_zero(pages=pages)
+    return memory
 
 
 def _places(live: Live, memory: Memory, page: int) -> list[int]:

@@ -1,11 +1,17 @@
-"""Which huge pages mincore(2) says are in memory."""
+"""Which huge pages mincore(2) says are in memory, and which parts of them."""
+
+from collections.abc import Sequence
+from itertools import combinations
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.process.actor import Actor
 
 #: base pages that an actor can be asked for at once
 _ASKED = 2048
+#: what mincore(2) never writes: it leaves all bits of a byte but the last one to the kernel, which makes them 0
+_NOT_WRITTEN = 0x5A
 
 
 def in_memory(live: Live, memory: Memory) -> tuple[int, ...]:
@@ -30,3 +36,29 @@ def in_memory(live: Live, memory: Memory) -> tuple[int, ...]:
         if resident:
             there.insert(0, page)
     return tuple(there)
+
+
+def ranges_about(count: int) -> list[range]:
+    """Return ranges of base pages, the first of a huge page of ``count`` being 0: of it, before it and behind it."""
+    ends = -1, 0, 1, count // 2, count // 2 + 1, count - 1, count, count + 1
+    # one less than an actor can be asked for: a byte behind what is told is looked at, too
+    return [range(first, end) for first, end in combinations(ends, 2) if end - first < _ASKED]
+
+
+def expect_in_memory(live: Live, actor: Actor, address: int, there: Sequence[bool]) -> None:
+    """Expect mincore(2) to tell of base pages from ``address`` on whether they are ``there``, and nothing behind them.
+
+    A length is rounded up to whole base pages.
+    """
+    base, pages = live.base_page, len(there)
+    for length in (pages * base, (pages - 1) * base + 1):
+        vector = actor.call_with_buffers("mincore", address, length, bytes([_NOT_WRITTEN] * (pages + 1)))[1][0]
+        told = [bool(state & 1) for state in vector[:pages]]
+        live.expect(f"which base pages of {length} bytes are in memory", _runs(there), _runs(told))
+        live.expect("the byte behind those of its base pages", _NOT_WRITTEN, vector[pages])
+
+
+def _runs(states: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return from which base page on, and up to which, not included, ``states`` are true without one between."""
+    borders = [page for page in range(len(states) + 1) if any(states[page - 1 : page]) != any(states[page : page + 1])]
+    return list(zip(borders[::2], borders[1::2], strict=True))

@@ -1,0 +1,201 @@
+"""Which pages of locked memory are locked, whatever kind of pages, as kpageflags, Mlocked and Unevictable tell."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE, kpageflags
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.thp_memory import (
+    expect_change,
+    let_only_pmd_inherit,
+    mapped_huge,
+    pmd_size,
+    shared_base_pages,
+    shared_huge_pages,
+)
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes
+from hugepage_qa.kernel.uapi import MLOCK_ONFAULT
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+LOCKED_PAGES = Area("thp/locked-pages", sizes=Sizes.ONCE)
+
+DOC = "Documentation/mm/unevictable-lru.rst Mlocked Pages; Documentation/filesystems/proc.rst Mlocked, Unevictable"
+_HUGE = (huge_pages, shared_huge_pages)
+_KINDS = (*_HUGE, base_pages, shared_base_pages)
+_PAGES = 2
+_COUNTERS = "Mlocked", "Unevictable"
+
+#: a way to lock memory, or to unlock it, and what it is called
+_Way = tuple[str, Callable[[Live, Memory], object]]
+
+
+def _call(name: str, *flags: int) -> Callable[[Live, Memory], object]:
+    return lambda _live, memory: memory.actor.call(name, memory.address, memory.length, *flags)
+
+
+def _lock_all(more: int) -> Callable[[Live, Memory], object]:
+    # MCL_ONFAULT is the flag behind MCL_FUTURE (include/uapi/asm-generic/mman.h and those of architectures)
+    return lambda live, memory: memory.actor.call(
+        "mlockall", live.host.uapi.mcl_current | more * live.host.uapi.mcl_future << 1
+    )
+
+
+_WAYS: tuple[_Way, ...] = (
+    ("mlock()", _call("mlock")),
+    ("mlock2()", _call("mlock2", 0)),
+    ("mlock2(MLOCK_ONFAULT)", _call("mlock2", MLOCK_ONFAULT)),
+    ("mlockall(MCL_CURRENT)", _lock_all(0)),
+    ("mlockall(MCL_CURRENT | MCL_ONFAULT)", _lock_all(1)),
+)
+_UNLOCKING: tuple[_Way, ...] = (
+    ("munlock()", _call("munlock")),
+    ("munlockall()", lambda _live, memory: memory.actor.call("munlockall")),
+)
+
+
+@LOCKED_PAGES.case(
+    "pages that are there are locked and unevictable, all of them, when their memory is locked in whichever way, and no"
+    " more when it is unlocked: huge pages and base pages, private and shared; those of another mapping are not",
+    f"{DOC}; mm/mlock.c mlock_pte_range(), mlock_folio(), munlock_folio()",
+)
+def pages_that_are_there(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for make, (number, (name, lock)) in product(_KINDS, enumerate(_WAYS)):
+        unlocked, unlock = _UNLOCKING[number % len(_UNLOCKING)]
+        with live.about(f"{make.__name__}, {name}"):
+            memory = make(live, _PAGES)
+            beside = make(live, 1)
+            _expect_pages(live, "before", memory, 0)
+            lock(live, memory)
+            _expect_pages(live, "locked", memory, MLOCKED | UNEVICTABLE)
+            _expect_pages(live, "of another process", beside, 0)
+            unlock(live, memory)
+            _expect_pages(live, f"after {unlocked}", memory, 0)
+            live.expect("huge pages", memory.length * (make in _HUGE), mapped_huge(memory))
+            memory.expect_filled()
+        for each in (memory, beside):
+            each.actor.end()
+
+
+@LOCKED_PAGES.case(
+    "Mlocked and Unevictable count base pages, huge pages and those of shared memory when they are locked, all of their"
+    " bytes, and no more when they are unlocked",
+    f"{DOC}; mm/mlock.c mlock_folio(), munlock_folio()",
+)
+def counted(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for make in _KINDS:
+        with live.about(make.__name__):
+            length = _PAGES * pmd_size(live)
+
+            def lock(memory: Memory) -> None:
+                memory.actor.call("mlock", memory.address, memory.length)
+                _settle(live)
+
+            def unlock(memory: Memory) -> None:
+                _unlock(memory)
+                _settle(live)
+
+            def locked(make: Callable[[Live, int], Memory] = make) -> Memory:
+                memory = make(live, _PAGES)
+                lock(memory)
+                return memory
+
+            expect_change(live, dict.fromkeys(_COUNTERS, length), partial(make, live, _PAGES), lock)
+            expect_change(live, dict.fromkeys(_COUNTERS, -length), locked, unlock)
+
+
+@LOCKED_PAGES.case(
+    "a huge page that two processes have locked stays so until the second one has unlocked it, whoever is the first,"
+    " by munlock(), munmap() or its end; a child locks nothing by being one",
+    f"{DOC}; mm/mlock.c mlock_folio(), munlock_folio()",
+)
+def locked_by_two(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    # a child of ours ends with its parent
+    leaving: tuple[tuple[str, Callable[[Memory], object], bool], ...] = (
+        ("munlock()", _unlock, False),
+        ("munlock()", _unlock, True),
+        ("munmap()", Memory.unmap, False),
+        ("munmap()", Memory.unmap, True),
+        ("its end", lambda memory: memory.actor.end(), True),
+    )
+    # base pages that are taken off their list for a moment have been locked once, whoever counts (mm/swap.c lru_add())
+    for make, (name, leave, child_first) in product(_HUGE, leaving):
+        with live.about(f"{make.__name__}, {name}, the child first: {child_first}"):
+            parent = make(live, 1)
+            child = parent.seen_by(parent.actor.fork())
+            parent.expect_filled()
+            child.expect_filled()
+            first, second = (child, parent) if child_first else (parent, child)
+            # on fault: else each would get a copy of what is private, as if it wrote
+            first.actor.call("mlock2", first.address, first.length, MLOCK_ONFAULT)
+            _expect_pages(live, "locked by one", second, MLOCKED | UNEVICTABLE)
+            second.actor.call("mlock2", second.address, second.length, MLOCK_ONFAULT)
+            huge = [mapped_huge(each) for each in (parent, child)]
+            live.expect("huge pages of each", [parent.length, parent.length], huge)
+            leave(first)
+            _expect_pages(live, "left by one of two", second, MLOCKED | UNEVICTABLE)
+            _unlock(second)
+            _expect_pages(live, "unlocked by both", second, 0)
+        for each in (child, parent):
+            each.actor.end()
+
+
+@LOCKED_PAGES.case(
+    "zeroes that a read has mapped are nobody's and not locked with the memory; what is written there then is",
+    f"{DOC}; mm/mlock.c mlock_pte_range(), mlock_new_folio()",
+)
+def zeroes(live: Live) -> None:
+    let_rest(live)
+    memory = huge_zeroes(live)
+    # MLOCK_ONFAULT: else it would be written
+    memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+    _expect_pages(live, "of zeroes", memory, 0)
+    memory.fill()
+    _expect_pages(live, "that were written", memory, MLOCKED | UNEVICTABLE)
+    _unlock(memory)
+    _expect_pages(live, "unlocked", memory, 0)
+
+
+def _unlock(memory: Memory) -> None:
+    memory.actor.call("munlock", memory.address, memory.length)
+
+
+def _settle(live: Live) -> None:
+    """Have each CPU put base pages that it was to make unevictable or evictable on their list."""
+    live.compact()
+
+
+def _expect_pages(live: Live, what: str, memory: Memory, locked: int) -> None:
+    """Expect the first, the last and some other base pages of each huge one to have the flags ``locked``, and no more.
+
+    What is part of a huge page has the flags of its first base page.
+    """
+    count = memory.size // live.base_page
+    wanted = [0]
+    if not mapped_huge(memory):
+        wanted += 1, count // 2, count - 1
+        _settle(live)
+    entries = memory.whole_pagemap()
+    frames = [entries[page * count + place] & FRAME for page in range(memory.pages) for place in wanted]
+    found = {hex(flags & (MLOCKED | UNEVICTABLE)) for flags in kpageflags(live, memory.actor, frames)}
+    live.expect(f"MLOCKED and UNEVICTABLE of base pages {what}", {hex(locked)}, found)
+
+
+class ThpLockedPages(LiveTest):
+    """Pages of locked memory.
+
+    :avocado: enable
+    """
+
+    def test_locked_pages(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(LOCKED_PAGES)

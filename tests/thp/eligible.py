@@ -1,0 +1,198 @@
+"""THPeligible of smaps: by what is mapped, where, how long it is, policy and advice, whoever has touched it."""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import ADVICES, allows, set_policy
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+ELIGIBLE = Area("thp/eligible", sizes=Sizes.ONCE)
+
+PROC_DOC = "Documentation/filesystems/proc.rst THPeligible"
+SHMEM_DOC = "Documentation/admin-guide/mm/transhuge.rst Hugepages in tmpfs/shmem"
+SOURCE = "mm/huge_memory.c hugepage_vma_check(), __thp_vma_allowable_orders()"
+#: huge pages that a place has room for
+_ROOM = 3
+#: how long files are, in huge pages: they end behind all that is mapped of them
+_FILE = 4
+_VALUE = 5
+_OF_SHARED = ("always", "within_size", "advise", "never", "deny", "force")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where memory is mapped, in bytes from a border of huge pages on, and from where on in its file."""
+
+    start: int
+    length: int
+    offset: int = 0
+
+
+@ELIGIBLE.case(
+    "THPeligible is 1 of anonymous memory that policy and advice give huge pages, if one lies in it as a whole,"
+    " wherever it begins and ends, and 0 of all other, whether nobody has touched it, it was read, or it was written",
+    f"{PROC_DOC}; {SOURCE}, transhuge_vma_suitable()",
+    since="5.0",
+)
+def eligible_memory(live: Live) -> None:
+    let_rest(live)
+    for policy in ("always", "madvise", "never"):
+        set_policy(live, policy)
+        actor = live.actor()
+        for advice, place in _rows(live, policy == "always", _anonymous_places(pmd_size(live), live.base_page)):
+            with live.about(f"{policy}, advice {advice}, {place}"):
+                _expect_eligible(live, actor, place, None, advice, allows(policy, "inherit", advice))
+        actor.end()
+
+
+def _rows(live: Live, at_all: bool, places: Iterator[_Place]) -> Iterator[tuple[int | None, _Place]]:
+    """Yield each advice and the place of a huge page, and if huge pages may be ``at_all`` the ``places`` without."""
+    yield from ((advice, _Place(0, pmd_size(live))) for advice in ADVICES)
+    if at_all:
+        yield from ((None, place) for place in places)
+
+
+def _anonymous_places(size: int, base: int) -> Iterator[_Place]:
+    yield _Place(0, base)
+    yield _Place(0, size - base)
+    yield _Place(0, size + base)
+    yield _Place(base, size)
+    yield _Place(base, 2 * size - 2 * base)
+    yield _Place(base, 2 * size - base)
+    yield _Place(size - base, 2 * base)
+    yield _Place(size - base, size)
+    yield _Place(size - base, size + base)
+    yield _Place(size // 2, 2 * size)
+
+
+@ELIGIBLE.case(
+    "THPeligible is 1 of shared memory and memfds that shmem_enabled gives huge pages, and 0 of others, of those whose"
+    " base pages lie elsewhere in a huge page than in the file, and of a base page",
+    f"{PROC_DOC}; {SHMEM_DOC} shmem_enabled; {SOURCE}; mm/shmem.c shmem_is_huge(), shmem_allowable_huge_orders()",
+    since="5.0",
+)
+def eligible_shared_memory(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for policy in _OF_SHARED:
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+        actor = live.actor()
+        file = actor.call("memfd_create", "eligible", 0)
+        for advice, place in _rows(live, policy == "always", _shared_places(pmd_size(live), live.base_page)):
+            with live.about(f"shmem_enabled={policy}, advice {advice}, {place}"):
+                _expect_eligible(live, actor, place, file, advice, _allows_shared(policy, advice))
+                if not place.offset:
+                    _expect_eligible(live, actor, place, None, advice, _allows_shared(policy, advice), shared=True)
+        actor.end()
+
+
+@ELIGIBLE.case(
+    "THPeligible is 1 of files of a tmpfs that huge= of their mount gives huge pages, and 0 of others; deny and force"
+    " of shmem_enabled go before it, always and never do not",
+    f"{PROC_DOC}; {SHMEM_DOC} huge=; {SOURCE}; mm/shmem.c shmem_is_huge(), shmem_huge_global_enabled()",
+    since="5.0",
+)
+def eligible_files(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for of_mount in ("always", "within_size", "advise", "never"):
+        point = mount_tmpfs(live, of_mount)
+        for policy in ("always", "never", "deny", "force"):
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+            decides = policy if policy in ("deny", "force") else of_mount
+            actor = live.actor()
+            file = live.open(actor, f"{point}/{policy}")
+            is_for_places = of_mount == "always" and policy == "never"
+            for advice, place in _rows(live, is_for_places, _shared_places(pmd_size(live), live.base_page)):
+                with live.about(f"huge={of_mount}, shmem_enabled={policy}, advice {advice}, {place}"):
+                    _expect_eligible(live, actor, place, file, advice, _allows_shared(decides, advice))
+            actor.end()
+
+
+def _shared_places(size: int, base: int) -> Iterator[_Place]:
+    # of what is shorter than a huge page kernels since 6.11 tell what smaller pages it may have
+    yield _Place(0, base)
+    yield _Place(0, 2 * size, base)
+    yield _Place(base, 2 * size)
+    yield _Place(base, 2 * size - base, base)
+    yield _Place(0, size, size)
+
+
+def _allows_shared(policy: str, advice: int | None) -> bool:
+    """Tell whether shmem_enabled or huge= gives huge pages within a file, which does not end there."""
+    if advice == MADV_NOHUGEPAGE:
+        return False
+    return policy in ("always", "within_size", "force") or (policy == "advise" and advice == MADV_HUGEPAGE)
+
+
+@ELIGIBLE.case(
+    "THPeligible is 0 of pages of a pool, private and shared, whatever policy there is: they are no transparent ones",
+    f"{PROC_DOC}; {SOURCE}",
+    since="5.0",
+    sizes=Sizes.EACH,
+    pages=1,
+)
+def ineligible_pool(live: Live) -> None:
+    set_policy(live, "always")
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        for touched in (False, True):
+            if touched:
+                memory.touch()
+            live.expect(f"THPeligible, shared {shared}, touched {touched}", False, memory.smaps().thp_eligible)
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
+
+
+def _expect_eligible(
+    live: Live,
+    actor: Actor,
+    place: _Place,
+    file: int | None,
+    advice: int | None,
+    allowed: bool,
+    *,
+    shared: bool = False,
+) -> None:
+    """Map memory at ``place``, of ``file`` or anonymous, and expect it to be eligible if huge pages are ``allowed``."""
+    size = pmd_size(live)
+    kind = mmap.MAP_SHARED if shared or file is not None else mmap.MAP_PRIVATE
+    flags = kind | MAP_FIXED | (mmap.MAP_ANONYMOUS if file is None else 0)
+    if file is not None:
+        for length in (0, _FILE * size):
+            actor.call("ftruncate", file, length)
+    address = room_for(actor, _ROOM, size) + place.start
+    actor.mmap(place.length, READ_WRITE, flags, -1 if file is None else file, place.offset, address)
+    memory = Memory(live, actor, address, 1, place.length)
+    if advice is not None:
+        memory.advise(advice)
+    is_in_phase = kind == mmap.MAP_PRIVATE or (place.start - place.offset) % size == 0
+    border = -(-place.start // size) * size
+    eligible = allowed and is_in_phase and border + size <= place.start + place.length
+    for state, value in (("untouched", None), ("read", 0), ("written", _VALUE)):
+        if value is not None:
+            if value:
+                memory.touch(value=value)
+            live.expect(f"what it holds, {state}", value, memory.read())
+        live.expect(f"THPeligible, {state}", eligible, memory.smaps().thp_eligible)
+    memory.unmap()
+
+
+class ThpEligible(LiveTest):
+    """Which memory may get transparent huge pages, as smaps tells.
+
+    :avocado: enable
+    """
+
+    def test_eligible(self) -> None:
+        """Every case, once for the machine or for every page size."""
+        self.run_area(ELIGIBLE)

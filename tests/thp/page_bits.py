@@ -29,7 +29,7 @@ from hugepage_qa.cases.thp_memory import (
     room_for,
 )
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
-from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE, MADV_NOHUGEPAGE, MLOCK_ONFAULT
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
@@ -168,6 +168,10 @@ WAYS = (
     Way("mprotect(PROT_READ) and back", _there_and_back(mmap.PROT_READ), _protected),
     Way("mprotect(PROT_NONE) and back", _there_and_back(_PROT_NONE), _protected),
     Way("mprotect(PROT_READ) of a base page", _part("mprotect", mmap.PROT_READ), _protected_in_parts),
+    # which make it a mapping of its own
+    Way("mlock2(MLOCK_ONFAULT) of a base page", _part("mlock2", MLOCK_ONFAULT), _in_parts),
+    Way("MADV_NOHUGEPAGE of a base page", _part("madvise", MADV_NOHUGEPAGE), _in_parts),
+    Way("munmap() of a base page", _part("munmap"), _without_the_last),
     Way("MADV_DONTNEED of a base page", _part("madvise", mmap.MADV_DONTNEED), _without_the_last),
     Way("a split of the page itself", _split, _by_migration, _SPLIT_SINCE),
     Way("mremap()", partial(_moved, shift=0), _all_soft_dirty),

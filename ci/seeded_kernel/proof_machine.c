@@ -426,8 +426,10 @@ UNUSED static void group(const char *name)
 
 	mkdir("/cg", 0700);
 	mount("none", "/cg", "cgroup2", 0, "");
-	/* version 1 may have had the controller until just now */
-	for (int wait = 0; put("/cg/cgroup.subtree_control", "+hugetlb +memory") && wait < 200; wait++)
+	/* version 1 may have had one of the controllers until just now, or keep it: written apart the other one is there */
+	for (int wait = 0; put("/cg/cgroup.subtree_control", "+memory") && wait < 200; wait++)
+		usleep(100000);
+	for (int wait = 0; put("/cg/cgroup.subtree_control", "+hugetlb") && wait < 200; wait++)
 		usleep(100000);
 	snprintf(path, sizeof(path), "/cg/%s", name);
 	rmdir(path);

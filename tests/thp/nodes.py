@@ -132,7 +132,8 @@ def interleaved(live: Live) -> None:
     _fill(live, [first, second], memory)
     _expect_nodes(live, memory, {first: _PAGES // 2, second: _PAGES // 2})
     found = [memory_policy.node_of(memory, page) for page in range(_PAGES)]
-    live.expect("each huge page is on another node than the one before", _PAGES * [True], _alternate(found))
+    alternate = all(one != other for one, other in pairwise(found))
+    live.expect("each huge page is on another node than the one before", True, alternate)
     memory.expect_filled()
 
 
@@ -365,10 +366,6 @@ def _expect_nodes(live: Live, memory: Memory, expected: Mapping[int, int]) -> No
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     base_pages = {node: pages * memory.size // live.base_page for node, pages in expected.items()}
     live.expect("base pages of each node in numa_maps", base_pages, memory.numa_maps().nodes)
-
-
-def _alternate(nodes: list[int]) -> list[bool]:
-    return [True, *(one != other for one, other in pairwise(nodes))]
 
 
 def _of(node: int) -> str:

@@ -24,7 +24,7 @@ from hugepage_qa.sizes import GIB, MIB, format_size
 
 #: what the double has: its architecture has no other
 BOTH = (2 * MIB, GIB)
-LARGE_NODES = (5 * GIB, 5 * GIB)
+LARGE_NODES = (6 * GIB, 5 * GIB)
 
 Act = Callable[[Live], None]
 

@@ -63,8 +63,9 @@ def carry(live: Live, memory: Memory) -> None:
     if half % file.direct_alignment:
         live.notes.append(_no_half_pages(file.direct_alignment))
     else:
-        # that begin, or end, within a base page
-        parts += [(memory.address + half, BLOCK), (memory.address, BLOCK - half), (memory.address + half, BLOCK - half)]
+        # that begin, or end, within a base page, and stay within the first page
+        lengths = (min(BLOCK, memory.size - half), BLOCK - half)
+        parts += [(memory.address, BLOCK - half), *((memory.address + half, length) for length in lengths)]
     for place, length in parts:
         memory.actor.fill(place, length, 8, 5)
         live.expect("bytes written", length, call("pwrite64", file.descriptor, place, length, 0))

@@ -235,9 +235,10 @@ def _expect_locked_segment(live: Live, huge: bool, is_filled: bool) -> None:
 
     def lock() -> None:
         actor.call("shmctl", number, SHM_LOCK, 0)
-        # it is found to be unevictable when somebody wants to evict it
-        for _time in range(3):
-            page_out(live, memory)
+        # it is found to be unevictable when somebody wants to evict it, once each CPU has put it on its lists
+        page_out(live, memory)
+        live.compact()
+        page_out(live, memory)
 
     def unlock() -> None:
         actor.call("shmctl", number, SHM_UNLOCK, 0)

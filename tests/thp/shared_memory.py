@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count, product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -30,6 +30,9 @@ from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
 
 SHARED = Area("thp/shared-memory", sizes=Sizes.ONCE)
+
+#: what uses a byte of a file for the first time
+_Use = Callable[[Live, HugeFile, int], None]
 
 DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
 #: what is advised, and the policies that give huge pages then
@@ -162,9 +165,9 @@ def _expect_within_size_from_any_byte(live: Live, actor: Actor, make: Callable[[
     size, base = pmd_size(live), live.base_page
     ends = (1, base, size // 2, size - base, size - base + 1, size, size + 1, 2 * size - base, 2 * size - base + 1)
     # what is known of a kernel ends the case: it is about touches
-    uses: tuple[Callable[[Live, HugeFile, int], None], ...]
-    uses = _write_a_byte, _allocate_a_byte, _touch_advised, _touch
-    for use, end in product(uses, ends):
+    uses: tuple[_Use, ...] = (_write_a_byte, _allocate_a_byte, _touch_advised, _touch)
+    of_ends: Iterable[tuple[_Use, int]] = product(uses, ends)
+    for use, end in of_ends:
         for offset in sorted({0, end - 1, *(each for each in (base, size, size + base) if each < end)}):
             file = HugeFile(live, actor, make())
             actor.call("ftruncate", file.descriptor, end)

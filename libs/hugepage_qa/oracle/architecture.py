@@ -83,8 +83,11 @@ class Mmu:
         return self._shares_tables and not self.has_pmd_entries(size)
 
     def may_be_shared(self, size: int) -> bool:
-        """Tell whether processes may share the page table of huge pages of ``size``."""
-        return self._shares_tables and self.has_pmd_entries(size)
+        """Tell whether processes may share the page table of huge pages of ``size``: not of several entries a page.
+
+        arch/arm64/mm/hugetlbpage.c huge_pte_alloc(): CONT_PMD_SIZE gets a table of its own.
+        """
+        return self._shares_tables and size == self.pmd
 
     @property
     def _shares_tables(self) -> bool:

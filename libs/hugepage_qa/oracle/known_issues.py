@@ -74,6 +74,7 @@ class Quirk(Enum):
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"
     TRUNCATE_BY_NAME_UNMARKED = "truncate-by-name-unmarked"
+    DOFORK_REFUSED = "dofork-refused"
     NR_HUGETLB_LOST = "nr-hugetlb-lost"
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
     MOVED_PAGE_OFF_NODES = "moved-page-off-nodes"

@@ -168,6 +168,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.DOFORK_REFUSED,
+            summary="MADV_DOFORK of memory of a pool is EINVAL, and a child goes on to lack what MADV_DONTFORK keeps "
+            "from it",
+            example="a page of 2M, MADV_DONTFORK, then MADV_DOFORK: EINVAL, and a child that reads the page is killed "
+            "with SIGSEGV",
+            cause="madvise_vma_behavior() refuses VM_SPECIAL, which has the VM_DONTEXPAND that hugetlbfs sets, where "
+            "it refused VM_IO alone before 7.0; for MADV_DODUMP memory of pools is an exception",
+            since=KernelVersion(7, 0),
+            seen="7.0.4, 7.1.13, 7.2.13, 7.3.4; right on 6.1.176, 6.12.117, 6.18.44, 6.19.14",
+        ),
+        KnownIssue(
             quirk=Quirk.NR_HUGETLB_LOST,
             summary="an mmap() that fails for want of surplus pages takes pages out of nr_hugetlb for good; below 0 it "
             "reads 0",

@@ -47,11 +47,13 @@ def upstream(issue: KnownIssue) -> str:
 
 
 def versions(issue: KnownIssue) -> str:
-    since = ", ".join(map(short, (issue.since, *issue.brought_to)))
+    came = [issue.since] if issue.since else []
+    since = ", ".join(map(short, (*came, *issue.brought_to)))
     mended = [issue.until] if issue.until else []
     until = ", ".join(map(short, (*mended, *issue.backports)))
     alone = f"; {issue.architecture} alone" if issue.architecture else ""
-    return f"since {since}" + (f"; not {until}" if until else "") + alone
+    branches = "" if issue.since else "; in these branches alone"
+    return f"since {since}" + branches + (f"; not {until}" if until else "") + alone
 
 
 def short(version: object) -> str:

@@ -84,6 +84,7 @@ class Quirk(Enum):
     HINT_ROUNDED_TO_ZERO = "hint-rounded-to-zero"
     SHARED_TAILS_SHOWN_AS_HEADS = "shared-tails-shown-as-heads"
     OPTIMISED_POOL_KILLS = "optimised-pool-kills"
+    DEMOTED_PARTS_LOSE_MEMORY = "demoted-parts-lose-memory"
     LEFT_PAGE_UNTOLD = "left-page-untold"
     BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
@@ -97,15 +98,16 @@ class KnownIssue:
     ``summary`` is what kernels with it do, ``example`` what shows it, with the values, ``cause`` where the sources go
     wrong. ``fix`` is the commit, or its title, that upstream is mended by in version ``until``; without both the issue
     is open, and ``reported`` tells what upstream knows of it. ``backports`` are the first versions without it of older,
-    still maintained branches; ``brought_to`` are the first versions with it of branches older than ``since``. With
-    an ``architecture``, as ``uname -m`` prints it, no other one has it. ``seen`` are kernels that were run.
+    still maintained branches; ``brought_to`` are the first versions with it of branches older than ``since``, and all
+    that have it where there is no ``since``: in mainline it never was. With an ``architecture``, as ``uname -m`` prints
+    it, no other one has it. ``seen`` are kernels that were run.
     """
 
     quirk: Quirk
     summary: str
     example: str
     cause: str
-    since: KernelVersion
+    since: KernelVersion | None
     until: KernelVersion | None = None
     fix: str | None = None
     reported: str = ""
@@ -123,7 +125,7 @@ class KnownIssue:
         """Tell whether kernels of ``version`` have this bug; without an ``architecture``, whether all have."""
         if self.architecture not in ("", architecture):
             return False
-        came = version >= self.since or version.follows_any(self.brought_to)
+        came = (self.since is not None and version >= self.since) or version.follows_any(self.brought_to)
         return came and (self.until is None or version < self.until) and not version.follows_any(self.backports)
 
 

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
 from hugepage_qa.version import KernelVersion
 
+#: c0b495b91a47, which "mm/hugetlb_vmemmap: fix incorrect vmemmap restore in rollback" needed there
+_VMEMMAP_WALK_BACKPORTS = (KernelVersion(6, 12, 114), KernelVersion(6, 18, 51))
+
 MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
     issue.quirk: issue
     for issue in (
@@ -292,8 +295,25 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             "pool has all pages and none has given any back; before c0b495b91a47, which moved that, it was "
             "__GFP_NORETRY, too, and who got no page went on with the one that was there",
             since=KernelVersion(7, 1),
-            brought_to=(KernelVersion(6, 12, 114),),
+            brought_to=_VMEMMAP_WALK_BACKPORTS,
             seen="6.12.117, 7.3.4; right on 6.1.176",
+        ),
+        KnownIssue(
+            quirk=Quirk.DEMOTED_PARTS_LOSE_MEMORY,
+            summary="pages that demotion makes of one that gave back its struct pages keep theirs, and as many base "
+            "pages are lost when they are freed",
+            example="1 page of 1G with vm.hugetlb_optimize_vmemmap=1 is demoted: of 512 pages of 2M 511 keep 8 base "
+            "pages of struct pages, not 1; all are freed: 3577 base pages, 14 MiB, are gone, and the log has `WARNING: "
+            "CPU: 0 PID: 134 at kernel/jump_label.c:282 static_key_dec_not_one`. With init_on_alloc=1 each page of 2M "
+            "that gave them back and is freed is told to be bad: `corrupted mapping in tail page`",
+            cause="vmemmap_restore_pte() copies the base page that is mapped there (mm/hugetlb_vmemmap: fix incorrect "
+            "vmemmap restore in rollback), which is that of the head where 622026e87c40 has not given the tails one of "
+            "their own: each part begins with the flag that the head had. So it passes for optimised already, and is "
+            "made whole once more when it is freed, over the base pages that it has",
+            since=None,
+            brought_to=_VMEMMAP_WALK_BACKPORTS,
+            reported="7.1 and later have 622026e87c40, and never had it; 6.18.51 was not run",
+            seen="6.12.117; right on 6.1.176, 6.12.107, 6.18.15, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.LEFT_PAGE_UNTOLD,

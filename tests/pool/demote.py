@@ -147,7 +147,9 @@ def freed_parts(live: Live) -> None:
     if counted is None:
         raise CannotRun("this kernel does not count base pages of struct pages")
     live.reserve(1)
+    live.expect_pool(nr=1, free=1)
     demote(live, 1)
+    live.expect_pool(nr=0, free=0)
     _expect_made(live, smaller, 1)
     smaller.set_nr(0)
     smaller.expect_pool(nr=0, free=0)

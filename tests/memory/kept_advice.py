@@ -21,6 +21,8 @@ from hugepage_qa.kernel.uapi import (
     MADV_KEEPONFORK,
     MADV_MERGEABLE,
     MADV_NOHUGEPAGE,
+    MADV_NORMAL,
+    MADV_SEQUENTIAL,
     MADV_UNMERGEABLE,
     MADV_WIPEONFORK,
 )
@@ -38,9 +40,9 @@ _VALUE = 5
 #: what is advised -> the flag that it sets, if any, and those that it takes away
 _Flags = Mapping[int, tuple[str | None, frozenset[str]]]
 _OF_ALL: _Flags = {
-    mmap.MADV_NORMAL: (None, frozenset({"rr", "sr"})),
+    MADV_NORMAL: (None, frozenset({"rr", "sr"})),
     mmap.MADV_RANDOM: ("rr", frozenset({"sr"})),
-    mmap.MADV_SEQUENTIAL: ("sr", frozenset({"rr"})),
+    MADV_SEQUENTIAL: ("sr", frozenset({"rr"})),
     MADV_DONTDUMP: ("dd", frozenset()),
     MADV_DODUMP: (None, frozenset({"dd"})),
 }

@@ -8,6 +8,7 @@ from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.sizes import KIB
 
 MALLOC = Area("malloc")
 TUNABLE = "glibc manual, Memory Allocation Tunables: glibc.malloc.hugetlb"
@@ -16,6 +17,8 @@ _SINCE = 2.35
 #: of what is allocated, what the library has for itself, and less than it
 _HEADER = 64
 _BLOCKS, _SMALL = 64, 40_000
+#: M_MMAP_THRESHOLD, mallopt(3)
+_LEAST_MAPPED = 128 * KIB
 #: what the library reads of /proc/meminfo at once
 _READ = 511
 
@@ -103,8 +106,11 @@ def _finds_default_size(meminfo: str) -> bool:
 def _start(live: Live, value: int) -> Actor:
     """Start an actor with this value of the tunable, which has allocated something small: a page, of huge ones.
 
-    Raises CannotRun without a glibc that knows it.
+    Raises CannotRun without a glibc that knows it, and where two pages are so little that they come out of the heap,
+    which takes more of them at once, and which free() keeps.
     """
+    if 2 * live.size <= _LEAST_MAPPED:
+        raise CannotRun("two pages are below what malloc() has a mapping of its own for")
     actor = live.actor()
     if actor.libc() < _SINCE:
         raise CannotRun(f"glibc {_SINCE} or later is needed: actors are linked with another C library, or an older one")

@@ -2,7 +2,9 @@
 
 import errno
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from hugepage_qa.cases.broken_memory import (
     EHWPOISON,
@@ -14,7 +16,7 @@ from hugepage_qa.cases.broken_memory import (
     told_of,
 )
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd, process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_policy import huge_pages
@@ -80,7 +82,7 @@ def page_shared_by_fork(live: Live) -> None:
         with live.about(f"memory_failure_early_kill {early_kill:d}"):
             memory = live.map(1)
             memory.fill()
-            for process in _expect_told_early(live, memory, early_kill=early_kill):
+            for process in _expect_told_early(live, memory, is_private=True, early_kill=early_kill):
                 live.expect("HugetlbPages", 0, process_status(live, process).hugetlb_pages)
             memory.actor.end()
             live.expect_pool(nr=left, free=left)
@@ -109,7 +111,7 @@ def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bo
     offset = number * memory.size + memory.size // 2
     broken = Memory(live, memory.actor, memory.address + offset, 1, live.base_page)
     frame = broken.pagemap([broken.address])[0] & FRAME
-    children = _children_who_chose(live, broken, offset)
+    children = _children_who_chose(live, broken, filled=offset)
     live.host.new_kernel_log()
     try:
         _expect_told(live, broken, children, early_kill=early_kill)
@@ -125,21 +127,29 @@ def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bo
     return True
 
 
-def _expect_told_early(live: Live, memory: Memory, *, early_kill: bool = False) -> list[Actor]:
+def _expect_told_early(
+    live: Live, memory: Memory, *, is_private: bool = False, early_kill: bool = False
+) -> list[Actor]:
     """Expect each child of the actor of a page to be told of its breaking as it has chosen; return all processes.
 
     The page has what ``fill`` stored. With ``early_kill`` the machine tells those who have not chosen.
     """
-    children = _children_who_chose(live, memory)
+    children = _children_who_chose(live, memory, partial(forked, live) if is_private else _fork)
     _expect_told(live, memory, children, early_kill=early_kill)
     return [memory.actor, *(child.actor for child in children)]
 
 
-def _children_who_chose(live: Live, memory: Memory, filled: int = 0) -> list[Memory]:
+def _fork(memory: Memory) -> Memory:
+    return memory.seen_by(memory.actor.fork())
+
+
+def _children_who_chose(
+    live: Live, memory: Memory, fork: Callable[[Memory], Memory] = _fork, filled: int = 0
+) -> list[Memory]:
     """Return a page as a child sees it for each of _CHOSEN; it begins ``filled`` bytes behind what was filled."""
     # the signal that is not for a touch would end it
     memory.actor.call("prctl", PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_LATE, 0, 0)
-    children = [memory.seen_by(memory.actor.fork()) for _choice in _CHOSEN]
+    children = [fork(memory) for _choice in _CHOSEN]
     for child, choice in zip(children, _CHOSEN, strict=True):
         child.expect_filled(1 + filled)
         # nobody is ended by the signal that it waits for

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.result import FRAGMENTED
 from hugepage_qa.machine.host import CannotRun
 
 #: how often an outcome that depends on fragmentation is tried
@@ -87,7 +88,7 @@ def expect_no_shortage(live: Live, size: int, pages: int, node: int | None = Non
     """
     now = fragmentation(live, size, node)
     if now.unusable > 0 and now.blocks < pages + _MARGIN:
-        raise CannotRun(f"memory is too fragmented: {now}")
+        raise CannotRun(f"{FRAGMENTED}: {now}")
 
 
 def expect_no_node_short(live: Live, size: int, pages: int) -> None:
@@ -121,4 +122,4 @@ def expect_at_fault(
         memory.unmap()
         tell(live, now)
     if not counted:
-        raise CannotRun(f"memory is too fragmented: {live.notes[-1]}")
+        raise CannotRun(f"{FRAGMENTED}: {live.notes[-1]}")

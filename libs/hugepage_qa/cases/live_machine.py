@@ -34,8 +34,8 @@ _CLEARS_NOTHING = "init_on_alloc=0"
 _ENDS_AT_AN_OOPS = "oops=panic"
 _WORDS = f"{_CLEARS_NOTHING} {_ENDS_AT_AN_OOPS}"
 _SERIAL_SHOWN = 20_000
-#: what so many tasks have left in memory may lie within each range that a gigantic page needs; another boot takes
-#: seconds, and where a new machine has no range either, it would be in vain each time
+#: what so many tasks have left in memory may lie within each range that a huge page needs; another boot takes seconds,
+#: and where a new machine has no range either, it would be in vain each time
 _TASKS_THAT_WEAR = 10
 
 T = TypeVar("T")
@@ -209,9 +209,8 @@ class LiveMachine:
 
     def _act(self, task: Task, unit: Unit) -> Result | None:
         result = self._act_once(task, unit)
-        if result is None or result.verdict is not Verdict.SKIP or not result.reason.startswith(FRAGMENTED):
-            return result
-        if self._tasks <= _TASKS_THAT_WEAR:
+        is_skipped = result is not None and result.verdict is Verdict.SKIP and result.reason.startswith(FRAGMENTED)
+        if not is_skipped or self._tasks <= _TASKS_THAT_WEAR:
             return result
         self.close()
         return self._act_once(task, unit)

@@ -18,7 +18,6 @@ from hugepage_qa.kernel.uapi import (
 )
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 
 WITHDRAWN_ADVICE = Area("memory/withdrawn-advice")
 SOURCE = "mm/madvise.c madvise_vma_behavior()"
@@ -44,13 +43,13 @@ def inherited_again(live: Live) -> None:
         memory.advise(mmap.MADV_DONTFORK)
         there = [*range(first, first + pages)]
         name = f"pages {there}, shared {shared}"
-        part, whole = _give(memory, first, pages), _inherited(memory)
-        found[name] = part, whole, _give(memory, 0, 2), _inherited(memory)
+        part, whole = _give(memory.part(first, pages)), _inherited(memory)
+        found[name] = part, whole, _give(memory), _inherited(memory)
         kept = [page for page in range(2) if page not in there]
         wanted[name] = 0, (kept, there), 0, ([], [0, 1])
-        known[name] = (errno.EINVAL, ([0, 1], [])) * 2
+        known[name] = (-errno.EINVAL, ([0, 1], [])) * 2
         memory.actor.end()
-    what = "errno of MADV_DOFORK for a part, pages with dc and pages of a child, and then for all"
+    what = "what MADV_DOFORK returns for a part, pages with dc and pages of a child, and then for all"
     live.expect(what, wanted, found, {Quirk.DOFORK_REFUSED: known})
     for shared in (False, True):
         memory = live.map(2, shared=shared)
@@ -66,13 +65,9 @@ def inherited_again(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
 
 
-def _give(memory: Memory, first: int, pages: int) -> int:
-    """Give MADV_DOFORK on a part of ``memory`` and return the errno of a refusal, 0 without one."""
-    try:
-        memory.advise(mmap.MADV_DOFORK, first, pages)
-    except Refused as refusal:
-        return refusal.errno or 0
-    return 0
+def _give(memory: Memory) -> int:
+    """Give MADV_DOFORK on all of ``memory`` and return 0, or the error with a minus sign."""
+    return memory.actor.result("madvise", memory.address, memory.length, mmap.MADV_DOFORK)
 
 
 def _inherited(memory: Memory) -> tuple[list[int], list[int]]:

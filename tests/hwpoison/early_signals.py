@@ -82,7 +82,7 @@ def page_shared_by_fork(live: Live) -> None:
         with live.about(f"memory_failure_early_kill {early_kill:d}"):
             memory = live.map(1)
             memory.fill()
-            for process in _expect_told_early(live, memory, is_private=True, early_kill=early_kill):
+            for process in _expect_told_early(live, memory, partial(forked, live), early_kill=early_kill):
                 live.expect("HugetlbPages", 0, process_status(live, process).hugetlb_pages)
             memory.actor.end()
             live.expect_pool(nr=left, free=left)
@@ -127,20 +127,20 @@ def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bo
     return True
 
 
+def _fork(memory: Memory) -> Memory:
+    return memory.seen_by(memory.actor.fork())
+
+
 def _expect_told_early(
-    live: Live, memory: Memory, *, is_private: bool = False, early_kill: bool = False
+    live: Live, memory: Memory, fork: Callable[[Memory], Memory] = _fork, *, early_kill: bool = False
 ) -> list[Actor]:
     """Expect each child of the actor of a page to be told of its breaking as it has chosen; return all processes.
 
     The page has what ``fill`` stored. With ``early_kill`` the machine tells those who have not chosen.
     """
-    children = _children_who_chose(live, memory, partial(forked, live) if is_private else _fork)
+    children = _children_who_chose(live, memory, fork)
     _expect_told(live, memory, children, early_kill=early_kill)
     return [memory.actor, *(child.actor for child in children)]
-
-
-def _fork(memory: Memory) -> Memory:
-    return memory.seen_by(memory.actor.fork())
 
 
 def _children_who_chose(

@@ -13,7 +13,7 @@ from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, Memory, read_entries
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
-from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import become_nobody
 
@@ -84,7 +84,8 @@ def files_of_others(live: Live) -> None:
     owner, stranger = live.actor(), live.actor()
     become_nobody(stranger)
     names = [name for name in _OF_FRAMES if name in live.host.names("proc")]
-    if any(mount.type == "proc" and "hidepid=" in mount.options for mount in read_mounts(live.host)):
+    mount = find_mount(live.host, "/proc")
+    if mount and mount.option("hidepid") is not None:
         live.notes.append("/proc hides processes of others (hidepid): their pagemap was not looked for")
     else:
         names.append(f"{owner.pid}/pagemap")

@@ -9,6 +9,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.locked_bytes import LOCKED
+from hugepage_qa.kernel.ksm import has_ksm
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
     MADV_COLLAPSE,
@@ -315,7 +316,7 @@ def refused_advice(live: Live) -> None:
     pages=1,
 )
 def advice_to_merge(live: Live) -> None:
-    if live.host.read("sys/kernel/mm/ksm/run") is None:
+    if not has_ksm(live.host):
         raise CannotRun("this kernel has no CONFIG_KSM")
     for shared in (False, True):
         memory = live.map(1, shared=shared)

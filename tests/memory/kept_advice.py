@@ -14,6 +14,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mapped_huge, room_for, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.ksm import has_ksm
 from hugepage_qa.kernel.uapi import (
     MADV_DODUMP,
     MADV_DONTDUMP,
@@ -73,8 +74,7 @@ _EVERY = frozenset({"rr", "sr", "dc", "dd", "hg", "nh", "wf", "mg"})
 def transparent_memory(live: Live) -> None:
     let_rest(live)
     let_only_pmd_inherit(live)
-    has_ksm = live.host.read("sys/kernel/mm/ksm/run") is not None
-    of_private = {**_OF_TRANSPARENT, **_OF_PRIVATE, **(_OF_MERGED if has_ksm else {})}
+    of_private = {**_OF_TRANSPARENT, **_OF_PRIVATE, **(_OF_MERGED if has_ksm(live.host) else {})}
     kinds: tuple[tuple[Callable[[Live, int], Memory], _Flags], ...] = (
         (huge_pages, {**_OF_ALL, **of_private}),
         (shared_huge_pages, {**_OF_ALL, **_OF_TRANSPARENT}),

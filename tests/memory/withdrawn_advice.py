@@ -8,6 +8,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.ksm import has_ksm
 from hugepage_qa.kernel.uapi import (
     MADV_DODUMP,
     MADV_DONTDUMP,
@@ -90,14 +91,14 @@ def _with_flag(memory: Memory, flag: str) -> list[int]:
     pages=2,
 )
 def withdrawn(live: Live) -> None:
-    has_ksm = live.host.read("sys/kernel/mm/ksm/run") is not None
+    ignored = MADV_KEEPONFORK, *((MADV_MERGEABLE, MADV_UNMERGEABLE) if has_ksm(live.host) else ())
     for shared, (first, pages) in product((False, True), _PARTS):
         with live.about(f"{pages} pages from page {first} on, shared {shared}"):
             memory = live.map(2, shared=shared)
             memory.fill(7)
             before = [memory.smaps(page).flags for page in range(2)]
             live.expect_errno(errno.EINVAL, memory.advise, MADV_WIPEONFORK, first, pages)
-            for advice in (MADV_KEEPONFORK, *((MADV_MERGEABLE, MADV_UNMERGEABLE) if has_ksm else ())):
+            for advice in ignored:
                 live.expect_success(memory.advise, advice, first, pages)
                 live.expect(f"VmFlags after {advice}", before, [memory.smaps(page).flags for page in range(2)])
             live.expect_success(memory.advise, MADV_DONTDUMP)

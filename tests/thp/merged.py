@@ -9,6 +9,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import need_blocks
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
+from hugepage_qa.kernel.ksm import DIRECTORY, has_ksm
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_MERGEABLE, MADV_UNMERGEABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -18,7 +19,6 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 MERGED = Area("thp/merged", sizes=Sizes.ONCE)
 
 KSM_DOC = "Documentation/admin-guide/mm/ksm.rst"
-_KSM = "sys/kernel/mm/ksm"
 _NEW_VALUE = 77
 #: ksmd looks at a page twice before it merges it, and once more after it has seen the checksum change
 _SCANS = 4
@@ -52,7 +52,7 @@ def equal_pages(live: Live) -> None:
 )
 def pages_of_zeroes(live: Live) -> None:
     _start_merging(live)
-    live.set_knob(f"{_KSM}/use_zero_pages", "1")
+    live.set_knob(f"{DIRECTORY}/use_zero_pages", "1")
     set_policy(live, "madvise")
     memory = advised(live, 1)
     memory.touch(value=0)
@@ -113,13 +113,13 @@ def all_unmerged(live: Live) -> None:
     memory, equal = _merged_pair(live)
     count = _base_pages(live, memory)
     for run, merged in (("2", 0), ("1", count)):
-        live.host.write(f"{_KSM}/run", run)
+        live.host.write(f"{DIRECTORY}/run", run)
         found = _merged(live, memory, lambda: _shared(memory, equal)) if merged else _shared(memory, equal)
         with live.about(f"run is {run}"):
             live.expect("base pages with one frame for both", merged, found)
             tree = ObservedTree(live.host)
             # frames, and how often each is mapped but once
-            counts = [read_integer(tree, f"{_KSM}/pages_{name}") for name in ("shared", "sharing")]
+            counts = [read_integer(tree, f"{DIRECTORY}/pages_{name}") for name in ("shared", "sharing")]
             live.expect("pages_shared, pages_sharing", [merged, merged], counts)
             for each in (memory, equal):
                 _expect_in_smaps(live, each, merged)
@@ -155,15 +155,15 @@ def _expect_in_smaps(live: Live, memory: Memory, merged: int) -> None:
 
 def _start_merging(live: Live) -> None:
     """Have ksmd scan all memory that it may merge, again and again, and khugepaged none. Raises CannotRun."""
-    if live.host.read(f"{_KSM}/run") is None:
+    if not has_ksm(live.host):
         raise CannotRun("this kernel has no CONFIG_KSM")
-    if live.has_several_nodes and (live.host.read(f"{_KSM}/merge_across_nodes") or "1").strip() == "0":
+    if live.has_several_nodes and (live.host.read(f"{DIRECTORY}/merge_across_nodes") or "1").strip() == "0":
         raise CannotRun("KSM merges nothing across nodes here, and processes may be on several")
     let_rest(live)
     # it sets pages_to_scan itself, and refuses others (since Linux 6.8)
-    live.set_knob_if_there(f"{_KSM}/advisor_mode", "none")
+    live.set_knob_if_there(f"{DIRECTORY}/advisor_mode", "none")
     for name, value in (("sleep_millisecs", "1"), ("pages_to_scan", "65536"), ("run", "1")):
-        live.set_knob(f"{_KSM}/{name}", value)
+        live.set_knob(f"{DIRECTORY}/{name}", value)
 
 
 def _merged(live: Live, memory: Memory, count: Callable[[], int]) -> int:
@@ -192,7 +192,7 @@ def _base_pages(live: Live, memory: Memory) -> int:
 
 
 def _full_scans(live: Live) -> int:
-    return read_integer(ObservedTree(live.host), f"{_KSM}/full_scans") or 0
+    return read_integer(ObservedTree(live.host), f"{DIRECTORY}/full_scans") or 0
 
 
 def _resident(live: Live, memory: Memory) -> int:

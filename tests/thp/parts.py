@@ -16,6 +16,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap
 from hugepage_qa.cases.thp_memory import collapse, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
+from hugepage_qa.kernel.ksm import has_ksm
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
     MADV_COLLAPSE,
@@ -371,7 +372,7 @@ def guarded_and_collapsed(live: Live) -> None:
 
 
 def _let_merge(live: Live, memory: Memory) -> None:
-    if live.host.read("sys/kernel/mm/ksm/run") is not None:
+    if has_ksm(live.host):
         memory.advise(MADV_MERGEABLE)
 
 

@@ -1,4 +1,4 @@
-"""The knobs of huge pages that a machine has: found by looking, read in one form, written as they were read."""
+"""The knobs of a machine that cases may touch: found by looking, read in one form, written as they were read."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ from enum import IntEnum, auto
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel import nodes, pools, thp
+from hugepage_qa.kernel import ksm, nodes, pools, thp
 from hugepage_qa.kernel.tree import DirectoryTree, Tree, parse_integer, size_directories
 
 #: below /proc/sys; vm.nr_hugepages and vm.nr_overcommit_hugepages are second names of the default pool's files
@@ -25,6 +25,7 @@ SYSCTLS = (
     # in use unless somebody has chosen kbytes, comes last
     "vm/overcommit_kbytes",
     "vm/overcommit_ratio",
+    "vm/legacy_va_layout",
     "vm/admin_reserve_kbytes",
     "vm/user_reserve_kbytes",
     "vm/compaction_proactiveness",
@@ -53,6 +54,11 @@ _KVM_PARAMETERS = (
     "nx_huge_pages_recovery_ratio",
     "nx_huge_pages_recovery_period_ms",
 )
+#: of zswap: what goes to it, and how much
+_ZSWAP_PARAMETERS = ("enabled", "max_pool_percent", "same_filled_pages_enabled", "non_same_filled_pages_enabled")
+#: of KSM: how it scans memory, and whether an advisor sets the pages of a scan in place of people (since Linux 6.8)
+_KSM_FILES = ("run", "sleep_millisecs", "use_zero_pages")
+_SET_BY_ADVISOR, _ADVISOR, _NO_ADVISOR = "pages_to_scan", "advisor_mode", "none"
 MIN_FREE = "vm/min_free_kbytes"
 
 _NR_HUGEPAGES = "nr_hugepages"
@@ -114,9 +120,10 @@ def knob_name(path: str) -> str:
 
 def find_knobs(root: Path) -> tuple[Knob, ...]:
     """Return the knobs that the machine below ``root`` has. Raises InputError for a directory of an unknown form."""
+    tree = DirectoryTree(root)
     return tuple(
         knob
-        for knob in (*_pool_knobs(DirectoryTree(root)), *_thp_knobs(DirectoryTree(root)), *_sysctl_knobs())
+        for knob in (*_pool_knobs(tree), *_thp_knobs(tree), *_ksm_knobs(tree), *_sysctl_knobs())
         if _is_knob(root / knob.path)
     )
 
@@ -147,11 +154,23 @@ def _thp_knobs(tree: Tree) -> Iterator[Knob]:
             yield Knob(Kind.THP, f"{directory}/{name}")
 
 
+def _ksm_knobs(tree: Tree) -> Iterator[Knob]:
+    advisor = Knob(Kind.SYSCTL, f"{ksm.DIRECTORY}/{_ADVISOR}")
+    for name in _KSM_FILES:
+        yield Knob(Kind.SYSCTL, f"{ksm.DIRECTORY}/{name}")
+    # an advisor changes it all the time, and nobody else may: it is put back before one is
+    if advisor.read(tree) in (None, _NO_ADVISOR):
+        yield Knob(Kind.SYSCTL, f"{ksm.DIRECTORY}/{_SET_BY_ADVISOR}")
+    yield advisor
+
+
 def _sysctl_knobs() -> Iterator[Knob]:
     for name in SYSCTLS:
         yield Knob(Kind.SYSCTL, f"{_SYSCTL_DIRECTORY}/{name}")
     for name in _KVM_PARAMETERS:
         yield Knob(Kind.SYSCTL, f"sys/module/kvm/parameters/{name}")
+    for name in _ZSWAP_PARAMETERS:
+        yield Knob(Kind.SYSCTL, f"sys/module/zswap/parameters/{name}")
     yield Knob(Kind.MIN_FREE, f"{_SYSCTL_DIRECTORY}/{MIN_FREE}")
 
 

@@ -16,6 +16,7 @@ NEXT_BOOT_ID = "66666666-7777-8888-9999-aaaaaaaaaaaa"
 POOLS = "sys/kernel/mm/hugepages"
 NODES = "sys/devices/system/node"
 THP = "sys/kernel/mm/transparent_hugepage"
+KSM = "sys/kernel/mm/ksm"
 VM = "proc/sys/vm"
 
 SHM_TITLE = "       key      shmid perms                  size  cpid  lpid nattch\n"

@@ -8,7 +8,7 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.knobs import Kind, Knob, find_knobs, knob_name, read_knobs
 
-from .conftest import NODES, POOLS, THP, VM, value, write
+from .conftest import KSM, NODES, POOLS, THP, VM, value, write
 
 
 def values(root: Path) -> dict[str, str]:
@@ -58,6 +58,20 @@ def test_a_kernel_without_nodes_has_the_pools_of_the_machine(machine: Path) -> N
 
 def test_a_machine_without_huge_pages(tmp_path: Path) -> None:
     assert find_knobs(tmp_path) == ()
+
+
+def test_an_advisor_of_ksm_has_what_it_sets(machine: Path) -> None:
+    write(machine / f"{KSM}/run", "0")
+    write(machine / f"{KSM}/pages_to_scan", "100")
+    assert {name: text for name, text in values(machine).items() if name.startswith("ksm/")} == {
+        "ksm/run": "0",
+        "ksm/pages_to_scan": "100",
+    }
+    write(machine / f"{KSM}/advisor_mode", "[none] scan-time\n")
+    assert values(machine)["ksm/pages_to_scan"] == "100"
+    write(machine / f"{KSM}/advisor_mode", "none [scan-time]\n")
+    assert "ksm/pages_to_scan" not in values(machine)
+    assert values(machine)["ksm/advisor_mode"] == "scan-time"
 
 
 def test_links_are_no_knobs(machine: Path) -> None:

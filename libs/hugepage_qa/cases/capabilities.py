@@ -1,9 +1,11 @@
 """Capabilities of actors (capabilities(7)): taken from root, or kept by who is root no more."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Actor, Refused
 
 # include/uapi/linux/capability.h, prctl.h
 IPC_LOCK, SYS_ADMIN = 14, 21
@@ -22,10 +24,19 @@ def without_capability(actor: Actor, number: int) -> Iterator[None]:
 
 
 def become_user_with(actor: Actor, user: int, number: int) -> None:
-    """Make ``actor`` a user with one capability and no other one."""
+    """Make ``actor`` a user with one capability and no other one.
+
+    Raises CannotRun where root has it not: a container can be without any of them.
+    """
     actor.call("prctl", _PR_SET_KEEPCAPS, 1, 0, 0, 0)
     actor.call("setresuid", user, user, user)
-    _set(actor, 1 << number, 1 << number, 0, 0, 0, 0)
+    try:
+        _set(actor, 1 << number, 1 << number, 0, 0, 0, 0)
+    except Refused as refusal:
+        _effective, permitted, *_rest = _capabilities(actor)
+        if refusal.errno != errno.EPERM or permitted >> number & 1:
+            raise
+        raise CannotRun(f"root lacks capability {number} of capabilities(7)") from refusal
 
 
 def _capabilities(actor: Actor) -> tuple[int, ...]:

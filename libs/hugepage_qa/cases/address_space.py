@@ -8,8 +8,8 @@ from hugepage_qa.process.actor import Actor
 
 #: of all processes together, and of the account of none (get_gate_vma() of x86 and arm)
 _OF_THE_KERNEL = "[vsyscall]", "[vectors]"
-#: VmFlags of /proc/PID/smaps: a stack, which grows downwards
-_STACK = "gd"
+#: VmFlags of /proc/PID/smaps: of a stack, which grows downwards, and of a shadow stack (is_stack_mapping())
+_OF_STACKS = frozenset({"gd", "ss"})
 
 
 def expect_as_mapped(live: Live, actor: Actor) -> int:
@@ -23,11 +23,15 @@ def expect_as_mapped(live: Live, actor: Actor) -> int:
     expected = {
         "VmSize": sum(mapping.size for mapping in mappings),
         "VmData": sum(mapping.size for mapping in mappings if _is_data(mapping)),
-        "VmStk": sum(mapping.size for mapping in mappings if _STACK in mapping.flags),
+        "VmStk": sum(mapping.size for mapping in mappings if _is_stack(mapping)),
     }
     live.expect("address space in status", expected, {name: sizes.get(name) for name in expected})
     return sizes.get("VmSize", 0)
 
 
+def _is_stack(mapping: MemoryMapping) -> bool:
+    return not _OF_STACKS.isdisjoint(mapping.flags)
+
+
 def _is_data(mapping: MemoryMapping) -> bool:
-    return mapping.permissions[1] == "w" and not mapping.is_shared and _STACK not in mapping.flags
+    return mapping.permissions[1] == "w" and not mapping.is_shared and not _is_stack(mapping)

@@ -117,6 +117,7 @@ def counted(live: Live) -> None:
     "a huge page that two processes have locked stays so until the second one has unlocked it, whoever is the first,"
     " by munlock(), munmap() or its end; a child locks nothing by being one",
     f"{DOC}; mm/mlock.c mlock_folio(), munlock_folio()",
+    since="5.18",  # 07ca76067308: before, nobody counts by how many it is locked
 )
 def locked_by_two(live: Live) -> None:
     let_rest(live)

@@ -4,12 +4,16 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, Memory
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.version import KernelVersion
 
 #: what is written, as fs/proc/task_mmu.c names it: all memory becomes unused, private memory, that of files, all is
 #: soft-dirty no more, and the peak of what is resident (CLEAR_REFS_MM_HIWATER_RSS) is what there is
 CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, CLEAR_REFS_SOFT_DIRTY, CLEAR_REFS_PEAK = "1", "2", "3", "4", "5"
 #: VmFlags of /proc/PID/smaps: a mapping is soft-dirty as a whole
 _SOFT_DIRTY = "sd"
+#: an entry of migration tells whether its page was used (2e3468778dbe)
+_MIGRATION_KEEPS_USE = KernelVersion(6, 1)
+_L1TF = "sys/devices/system/cpu/vulnerabilities/l1tf"
 
 
 def clear_refs(live: Live, memory: Memory, what: str = CLEAR_REFS_SOFT_DIRTY) -> None:
@@ -28,3 +32,13 @@ def need_soft_dirty(live: Live, memory: Memory) -> None:
 def soft_dirty_pages(memory: Memory) -> list[int]:
     """Return the numbers of the base pages of ``memory`` that were written since clear_refs was."""
     return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]
+
+
+def keeps_use_when_split(live: Live) -> bool:
+    """Tell whether base pages are used that a huge page was split into, which was used: migration_entry_supports_ad().
+
+    Where page table entries are inverted for a fault of the processor, an entry of migration has no room for the bit
+    (arch_max_swapfile_size() of x86).
+    """
+    is_inverted = "PTE Inversion" in (live.host.read(_L1TF) or "")
+    return live.kernel_version >= _MIGRATION_KEEPS_USE and not is_inverted

@@ -5,10 +5,18 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_node_short
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pinned_pages import pipe_with, word_from
-from hugepage_qa.cases.thp_memory import collapse, let_only_pmd_inherit, map_aligned, mapped_huge, pmd_size
+from hugepage_qa.cases.pinned_pages import in_a_pipe, pinned
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    let_only_pmd_inherit,
+    map_aligned,
+    mapped_huge,
+    pmd_size,
+    shared_base_pages,
+)
 from hugepage_qa.cases.thp_policy import set_policy, unadvised_base_pages
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -17,6 +25,8 @@ from hugepage_qa.process.actor import Refused, become_nobody
 OTHERS = Area("thp/collapse-and-others", sizes=Sizes.ONCE)
 DOC = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 SINCE = "6.1"
+#: for which who holds a base page for a moment is waited
+_SECONDS = 10.0
 
 
 @OTHERS.case(
@@ -66,27 +76,49 @@ def by_a_stranger(live: Live) -> None:
 
 
 @OTHERS.case(
-    "MADV_COLLAPSE of memory of which somebody holds a page, any one, is EAGAIN and changes nothing; it is huge when it"
-    " was let go",
-    f"{DOC}, madvise_collapse_errno()",
+    "MADV_COLLAPSE is EAGAIN, to be tried again, while a base page of the memory is pinned, wherever it lies, by whom,"
+    " and whose the memory is: that huge page is not made, the next one is, and when it is let go so is the first; all"
+    " holds what it held, and what is pinned stays the owner's",
+    "madvise(2) MADV_COLLAPSE EAGAIN; mm/khugepaged.c madvise_collapse_errno(), __collapse_huge_page_isolate(),"
+    " hpage_collapse_scan_file()",
     since=SINCE,
 )
-def held_by_somebody(live: Live) -> None:
-    for page, shared in product((0, pmd_size(live) // live.base_page - 1), (False, True)):
-        if shared:
-            let_only_pmd_inherit(live)
-        set_policy(live, "never")
-        memory = map_aligned(live, 1, pmd_size(live), shared=shared)
-        memory.fill()
-        held = Memory(live, memory.actor, memory.address + page * live.base_page, 1, live.base_page)
-        reader = pipe_with(live, held)
-        live.expect_errno(errno.EAGAIN, memory.advise, MADV_COLLAPSE)
-        live.expect("huge pages while it is held", 0, mapped_huge(memory))
-        memory.expect_filled()
-        live.expect("the word that is in the pipe", held.read(), word_from(live, memory.actor, reader))
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
-        live.expect("huge pages when it was let go", memory.length, mapped_huge(memory))
-        memory.expect_filled()
+def pinned_for_a_while(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    set_policy(live, "never")
+    base = live.base_page
+    for make, pin, number in product((_own_base_pages, shared_base_pages), (in_a_pipe, pinned), (0, 7, -1)):
+        memory = make(live, 2)
+        page = Memory(live, memory.actor, memory.address + number * base % memory.size, 1, base)
+        held = page.frames()
+        with live.about(f"{make.__name__.strip('_')}, {pin.__name__}, base page {number}"):
+            with pin(live, page):
+                # the page beside it may be in somebody's hands for a moment
+                live.host.wait_until(partial(_collapsed_beside, live, memory), _SECONDS)
+                live.expect("bytes in huge pages", memory.size, mapped_huge(memory))
+                live.expect_errno(errno.EAGAIN, memory.advise, MADV_COLLAPSE, 0, 1)
+                live.expect("frame of what is pinned", held, page.frames())
+                memory.expect_filled()
+            collapse(live, partial(memory.advise, MADV_COLLAPSE))
+            live.expect("bytes in huge pages then", memory.length, mapped_huge(memory))
+            memory.expect_filled()
+        memory.actor.end()
+
+
+def _own_base_pages(live: Live, pages: int) -> Memory:
+    """Return private memory that was filled without advice: neither a fault nor khugepaged makes it huge."""
+    memory = map_aligned(live, pages, pmd_size(live))
+    memory.fill()
+    return memory
+
+
+def _collapsed_beside(live: Live, memory: Memory) -> bool:
+    """Have both pages of ``memory`` collapsed, of which the first is pinned, and return whether one is huge."""
+    found = memory.actor.result("madvise", memory.address, memory.length, MADV_COLLAPSE)
+    if found == -errno.ENOMEM:
+        expect_no_node_short(live, memory.size, 1)
+    live.expect("what madvise(2) returns", -errno.EAGAIN, found)
+    return mapped_huge(memory) > 0
 
 
 class ThpCollapseAndOthers(LiveTest):

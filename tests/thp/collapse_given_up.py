@@ -1,4 +1,4 @@
-"""Memory that MADV_COLLAPSE cannot make huge, or only in part: all of it is as before, for everybody."""
+"""Shared memory that MADV_COLLAPSE cannot make huge, or only in part: all of it is as before, for everybody."""
 
 import errno
 import mmap
@@ -6,13 +6,11 @@ import os
 import signal
 from collections.abc import Iterable
 from functools import partial
-from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.pinned_pages import in_a_pipe, pinned
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
@@ -20,11 +18,9 @@ from hugepage_qa.cases.thp_memory import (
     let_only_pmd_inherit,
     map_aligned,
     map_file,
-    mapped_huge,
     pmd_size,
     remount_tmpfs,
     room_for,
-    shared_base_pages,
 )
 from hugepage_qa.cases.thp_policy import leave_dirt, set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
@@ -37,8 +33,6 @@ GIVEN_UP = Area("thp/collapse-given-up", sizes=Sizes.ONCE)
 COLLAPSE_FILE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c collapse_file()"
 SINCE = "6.1"
 _NEW_VALUE = 77
-#: for which who holds a base page for a moment is waited
-_SECONDS = 10.0
 
 
 @GIVEN_UP.case(
@@ -172,48 +166,6 @@ def read_meanwhile(live: Live) -> None:
     live.expect("words that changed", 0, memory.wrong(page, memory.size - page))
     live.expect("words of the page that was given back", 0, actor.nonzero(memory.address, page))
     live.expect("words that were read and are wrong", 0, actor.check(target.address, half, WORD, 1 + half))
-
-
-@GIVEN_UP.case(
-    "MADV_COLLAPSE is EAGAIN, to be tried again, while a base page of the memory is pinned, wherever it lies, by whom,"
-    " and whose the memory is: that huge page is not made, the next one is, and when it is let go so is the first; all"
-    " holds what it held, and what is pinned stays the owner's",
-    "madvise(2) MADV_COLLAPSE EAGAIN; mm/khugepaged.c madvise_collapse_errno(), __collapse_huge_page_isolate(),"
-    " hpage_collapse_scan_file()",
-    since=SINCE,
-)
-def pinned_for_a_while(live: Live) -> None:
-    let_only_pmd_inherit(live)
-    base = live.base_page
-    for make, pin, number in product((_own_base_pages, shared_base_pages), (in_a_pipe, pinned), (0, 7, -1)):
-        memory = make(live, 2)
-        page = Memory(live, memory.actor, memory.address + number * base % memory.size, 1, base)
-        held = page.frames()
-        with live.about(f"{make.__name__.strip('_')}, {pin.__name__}, base page {number}"):
-            with pin(live, page):
-                # the page beside it may be in somebody's hands for a moment
-                live.host.wait_until(partial(_collapsed_beside, live, memory), _SECONDS)
-                live.expect("bytes in huge pages", memory.size, mapped_huge(memory))
-                live.expect_errno(errno.EAGAIN, memory.advise, MADV_COLLAPSE, 0, 1)
-                live.expect("frame of what is pinned", held, page.frames())
-                memory.expect_filled()
-            collapse(live, partial(memory.advise, MADV_COLLAPSE))
-            live.expect("bytes in huge pages then", memory.length, mapped_huge(memory))
-            memory.expect_filled()
-        memory.actor.end()
-
-
-def _own_base_pages(live: Live, pages: int) -> Memory:
-    """Return memory that was filled without advice: neither a fault nor khugepaged makes it huge."""
-    memory = map_aligned(live, pages, pmd_size(live))
-    memory.fill()
-    return memory
-
-
-def _collapsed_beside(live: Live, memory: Memory) -> bool:
-    """Have both pages of ``memory`` collapsed, of which the first is pinned, and return whether one is huge."""
-    live.expect_errno(errno.EAGAIN, memory.advise, MADV_COLLAPSE)
-    return mapped_huge(memory) > 0
 
 
 def _file_of_base_pages(live: Live, pages: Iterable[int], room: int) -> tuple[str, HugeFile, Memory]:

@@ -11,7 +11,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, get_segment, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
-from hugepage_qa.cases.pinned_pages import open_for_direct_io
+from hugepage_qa.cases.pinned_pages import open_for_direct_io, pipe_with, word_from
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.oracle.known_issues import Quirk
@@ -82,14 +82,10 @@ def _no_half_pages(alignment: int) -> str:
 def page_in_a_pipe(live: Live) -> None:
     memory = live.map(1)
     memory.touch(value=7)
-    _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
-    reader, writer = live.host.uapi.unpack("2i", ends)
-    vector = live.host.uapi.pack("2Q", memory.address, 8)
-    live.expect("bytes in the pipe", 8, memory.actor.call("vmsplice", writer, vector, 1, 0))
+    reader = pipe_with(live, memory)
     memory.unmap()
     live.expect_pool(nr=1, free=0, known={Quirk.PINNED_PAGE_UNRESERVED: {"resv": -1}})
-    _count, buffers = memory.actor.call_with_buffers("read", reader, bytes(8), 8)
-    live.expect("what came out", 7, live.host.uapi.unpack("Q", buffers[0])[0])
+    live.expect("what came out", 7, word_from(live, memory.actor, reader))
     live.expect_pool(nr=1, free=1)
 
 
@@ -324,8 +320,7 @@ def _by_disk(live: Live, other: Actor, memory: Memory) -> _Way:
 def transfer_without_a_page(live: Live) -> None:
     memory = live.map(2, noreserve=True)
     memory.touch(0)
-    _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
-    reader, writer = live.host.uapi.unpack("2i", ends)
+    reader, writer = memory.actor.pipe()
     live.expect("bytes written", 8, memory.actor.call("write", writer, bytes(8), 8))
     live.expect_errno(errno.EFAULT, memory.actor.call, "read", reader, memory.at(1), 8)
     live.expect_pool(nr=1, free=0)

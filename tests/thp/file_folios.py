@@ -130,8 +130,7 @@ def _sent(file: KnownFile, address: int, first: int, length: int) -> int:
 
 def _through_a_pipe(file: KnownFile, address: int, call: Callable[[int], tuple[str, *tuple[int | bytes, ...]]]) -> int:
     actor = file.actor
-    _value, (ends,) = actor.call_with_buffers("pipe2", bytes(8), 0)
-    reader, writer = actor.uapi.unpack("2i", ends)
+    reader, writer = actor.pipe()
     given = actor.call(*call(writer))
     found = actor.call("read", reader, address, given)
     for end in (reader, writer):

@@ -327,8 +327,7 @@ def _wrong_words(memory: Memory, page: int) -> int:
 def _through_a_pipe(live: Live, memory: Memory, address: int) -> int:
     """Return the word at ``address`` as it comes out of a pipe that has the page itself."""
     uapi, actor = live.host.uapi, memory.actor
-    _value, (ends,) = actor.call_with_buffers("pipe2", bytes(8), 0)
-    reader, writer = uapi.unpack("2i", ends)
+    reader, writer = actor.pipe()
     live.expect("bytes in the pipe", WORD, actor.call("vmsplice", writer, uapi.pack("2Q", address, WORD), 1, 0))
     _count, (word,) = actor.call_with_buffers("read", reader, bytes(WORD), WORD)
     for end in (reader, writer):

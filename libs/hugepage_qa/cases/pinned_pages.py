@@ -99,8 +99,7 @@ def pinned(live: Live, memory: Memory) -> Iterator[Pin]:
 
 def pipe_with(live: Live, memory: Memory) -> int:
     """Give the first word of ``memory`` to a pipe (vmsplice(2)), which holds its page, and return where it is read."""
-    _value, (ends,) = memory.actor.call_with_buffers("pipe2", bytes(8), 0)
-    reader, writer = live.host.uapi.unpack("2i", ends)
+    reader, writer = memory.actor.pipe()
     vector = live.host.uapi.pack("2Q", memory.address, WORD)
     live.expect("bytes in the pipe", WORD, memory.actor.call("vmsplice", writer, vector, 1, 0))
     return reader

@@ -133,6 +133,12 @@ class Actor:
         """Map ``length`` bytes and return the address (mmap(2)). Raises Refused."""
         return self.call("mmap", address, length, prot, flags, fd, offset) % _WORD
 
+    def pipe(self) -> tuple[int, int]:
+        """Make a pipe and return where it is read and where it is written (pipe2(2)). Raises Refused."""
+        _value, (ends,) = self.call_with_buffers("pipe2", bytes(8), 0)
+        reader, writer = self.uapi.unpack("2i", ends)
+        return reader, writer
+
     def read(self, address: int) -> int:
         """Return the 8 bytes at ``address`` as a number. Raises Fault."""
         return int(self._ask("load", address)[0]) % _WORD

@@ -28,7 +28,7 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -108,7 +108,7 @@ def parts_for_others(live: Live) -> None:
 )
 def pages_that_are_there(live: Live) -> None:
     let_rest(live)
-    for make in (huge_pages, _in_parts, base_pages, _zeroes):
+    for make in (huge_pages, mapped_in_parts, base_pages, _zeroes):
         memory = make(live, 3)
         for page in (0, 2):
             memory.advise(mmap.MADV_DONTNEED, page, 1)
@@ -297,14 +297,6 @@ def _expect_second_there(live: Live, memory: Memory) -> None:
         address = memory.at(1) + asked.start * live.base_page
         with live.about(f"{asked} of {count}"):
             expect_in_memory(live, memory.actor, address, [0 <= page < count for page in asked])
-
-
-def _in_parts(live: Live, pages: int) -> Memory:
-    """Return huge pages that are mapped as base pages."""
-    memory = huge_pages(live, pages)
-    for page, prot in product(range(pages), (mmap.PROT_READ, READ_WRITE)):
-        memory.actor.call("mprotect", memory.at(page), live.base_page, prot)
-    return memory
 
 
 def _zeroes(live: Live, pages: int) -> Memory:

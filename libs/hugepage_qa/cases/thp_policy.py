@@ -1,6 +1,7 @@
 """The policies of transparent huge pages for a case, and memory to try them on."""
 
 import mmap
+from itertools import product
 
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -106,11 +107,11 @@ def huge_zeroes(live: Live) -> Memory:
     return memory
 
 
-def mapped_in_parts(live: Live) -> Memory:
-    """Return a huge page that is mapped as base pages."""
-    memory = huge_pages(live)
-    for prot in (mmap.PROT_READ, READ_WRITE):
-        memory.actor.call("mprotect", memory.at(1) - live.base_page, live.base_page, prot)
+def mapped_in_parts(live: Live, pages: int = 1) -> Memory:
+    """Return huge pages that are mapped as base pages."""
+    memory = huge_pages(live, pages)
+    for page, prot in product(range(pages), (mmap.PROT_READ, READ_WRITE)):
+        memory.actor.call("mprotect", memory.at(page + 1) - live.base_page, live.base_page, prot)
     return memory
 
 

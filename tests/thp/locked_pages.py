@@ -90,27 +90,27 @@ def pages_that_are_there(live: Live) -> None:
 def counted(live: Live) -> None:
     let_rest(live)
     let_only_pmd_inherit(live)
+    length = _PAGES * pmd_size(live)
+
+    def lock(memory: Memory) -> None:
+        memory.actor.call("mlock", memory.address, memory.length)
+        _settle(live)
+
+    def unlock(memory: Memory) -> None:
+        _unlock(memory)
+        _settle(live)
+
+    def locked(make: Callable[[Live, int], Memory]) -> Memory:
+        memory = make(live, _PAGES)
+        lock(memory)
+        return memory
+
     for make in _KINDS:
         with live.about(make.__name__):
-            length = _PAGES * pmd_size(live)
-
-            def lock(memory: Memory) -> None:
-                memory.actor.call("mlock", memory.address, memory.length)
-                _settle(live)
-
-            def unlock(memory: Memory) -> None:
-                _unlock(memory)
-                _settle(live)
-
-            def locked(make: Callable[[Live, int], Memory] = make) -> Memory:
-                memory = make(live, _PAGES)
-                lock(memory)
-                return memory
-
             # base pages that were taken off their list, be it to compact, are on none until their CPU puts them there
             counters = _COUNTERS if make in _HUGE else _COUNTERS[:1]
             expect_change(live, dict.fromkeys(counters, length), partial(make, live, _PAGES), lock)
-            expect_change(live, dict.fromkeys(counters, -length), locked, unlock)
+            expect_change(live, dict.fromkeys(counters, -length), partial(locked, make), unlock)
 
 
 @LOCKED_PAGES.case(

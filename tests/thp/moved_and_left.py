@@ -33,12 +33,13 @@ COUNTERS = "Documentation/mm/page_migration.rst Monitoring Migration"
 )
 def pages_of_a_list(live: Live) -> None:
     here, there = two_nodes_with_room(live, _PAGES)
+    places = _inside(live)
     for number, kinds in enumerate(LISTS):
         if Kind.ABSENT in kinds:
             # what is told of base pages without a page table, or with one, has nothing to do with huge pages
             continue
         shared = bool(number % 2)
-        inside = _inside(live)[number // 2 % len(_inside(live))]
+        inside = places[number // 2 % len(places)]
         row = [kind.on(here, there, live.kernel_version) for kind in kinds]
         names = ", ".join(kind.name.lower().replace("_", " ") for kind in kinds)
         with live.about(f"{names}, shared {shared}, named by byte {inside}"):

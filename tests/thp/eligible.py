@@ -41,7 +41,7 @@ class _Place:
     "THPeligible is 1 of anonymous memory that policy and advice give huge pages, if one lies in it as a whole,"
     " wherever it begins and ends, and 0 of all other, whether nobody has touched it, it was read, or it was written",
     f"{PROC_DOC}; {SOURCE}, transhuge_vma_suitable()",
-    since="5.0",
+    since="5.3",  # before, memory of any length and place was eligible
 )
 def eligible_memory(live: Live) -> None:
     let_rest(live)
@@ -78,7 +78,7 @@ def _anonymous_places(size: int, base: int) -> Iterator[_Place]:
     "THPeligible is 1 of shared memory and memfds that shmem_enabled gives huge pages, and 0 of others, of those whose"
     " base pages lie elsewhere in a huge page than in the file, and of a base page",
     f"{PROC_DOC}; {SHMEM_DOC} shmem_enabled; {SOURCE}; mm/shmem.c shmem_is_huge(), shmem_allowable_huge_orders()",
-    since="5.0",
+    since="5.3",  # before, memory of any length and place was eligible
 )
 def eligible_shared_memory(live: Live) -> None:
     let_rest(live)
@@ -99,7 +99,7 @@ def eligible_shared_memory(live: Live) -> None:
     "THPeligible is 1 of files of a tmpfs that huge= of their mount gives huge pages, and 0 of others; deny and force"
     " of shmem_enabled go before it, always and never do not",
     f"{PROC_DOC}; {SHMEM_DOC} huge=; {SOURCE}; mm/shmem.c shmem_is_huge(), shmem_huge_global_enabled()",
-    since="5.0",
+    since="5.3",  # before, memory of any length and place was eligible
 )
 def eligible_files(live: Live) -> None:
     let_rest(live)

@@ -53,7 +53,7 @@ def enabled(live: Live) -> None:
     "THPeligible is 1 of memory that policy and advice give huge pages, and of none that is too small for one, or whose"
     " process is to have none: THP_enabled is 0",
     f"{PROC_DOC} THPeligible, THP_enabled; fs/proc/task_mmu.c show_smap(), fs/proc/array.c task_thp_status()",
-    since="5.0",
+    since="5.3",  # before, memory of any length was eligible
 )
 def eligible(live: Live) -> None:
     for policy in _POLICIES:

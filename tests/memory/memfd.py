@@ -33,20 +33,10 @@ def sealable(live: Live) -> HugeFile:
     return new_memfd(live, flags=os.MFD_ALLOW_SEALING)
 
 
-def seal(file: HugeFile, seals: int) -> None:
-    """Add ``seals`` (F_SEAL_*). Raises OSError."""
-    file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, seals)
-
-
 def need_no_other_seals(live: Live) -> None:
     """Raise CannotRun where a file is sealed against execution if nothing else is asked for, and takes seals then."""
     if (live.host.read(_NO_EXEC) or "0").strip() != "0":
         raise CannotRun(f"/{_NO_EXEC} has all files without a name be sealed, and take seals")
-
-
-def seals_of(file: HugeFile) -> int:
-    """Return the seals (F_SEAL_*)."""
-    return file.actor.call("fcntl", file.descriptor, fcntl.F_GET_SEALS)
 
 
 @MEMFD.case("a new file has no pages and reserves none", CREATE, pages=1)
@@ -123,10 +113,10 @@ def sealed_against_seals(live: Live) -> None:
     named = open_file(live, f"{point}/file", without.actor)
     unnamed = open_file(live, point, without.actor, os.O_RDWR | live.host.uapi.o_tmpfile)
     for file in (without, named, unnamed):
-        live.expect("seals", fcntl.F_SEAL_SEAL, seals_of(file))
+        live.expect("seals", fcntl.F_SEAL_SEAL, file.seals)
         for added in (0, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW, fcntl.F_SEAL_WRITE, fcntl.F_SEAL_SEAL):
-            live.expect_errno(errno.EPERM, seal, file, added)
-        live.expect("seals", fcntl.F_SEAL_SEAL, seals_of(file))
+            live.expect_errno(errno.EPERM, file.seal, added)
+        live.expect("seals", fcntl.F_SEAL_SEAL, file.seals)
 
 
 @MEMFD.case(
@@ -144,7 +134,7 @@ def closed_by_exec(live: Live) -> None:
         file.map(1).fill(flags)
         closes = actor.call("fcntl", file.descriptor, fcntl.F_GETFD) == fcntl.FD_CLOEXEC
         live.expect(f"whether execve(2) closes a file of {flags:#x}", bool(flags & os.MFD_CLOEXEC), closes)
-        may_be_sealed = not seals_of(file) & fcntl.F_SEAL_SEAL
+        may_be_sealed = not file.seals & fcntl.F_SEAL_SEAL
         live.expect(f"whether a file of {flags:#x} takes seals", bool(flags & os.MFD_ALLOW_SEALING), may_be_sealed)
     live.expect_pool(nr=4, free=0)
     actor.exec()
@@ -179,7 +169,7 @@ def sealed_against_shrinking(live: Live) -> None:
     file = sealable(live)
     memory = file.map(2)
     memory.touch(1, 5)
-    seal(file, fcntl.F_SEAL_SHRINK)
+    file.seal(fcntl.F_SEAL_SHRINK)
     live.expect_errno(errno.EPERM, file.truncate, 1)
     live.expect_pool(nr=2, free=1, resv=1)
     live.expect("what the page holds", 5, memory.read(1))
@@ -191,7 +181,7 @@ def sealed_against_shrinking(live: Live) -> None:
 def sealed_against_growing(live: Live) -> None:
     file = sealable(live)
     file.truncate(1)
-    seal(file, fcntl.F_SEAL_GROW)
+    file.seal(fcntl.F_SEAL_GROW)
     live.expect_errno(errno.EPERM, file.truncate, 2)
     live.expect_errno(errno.EPERM, file.allocate, 2)
     live.expect("the size of the file", live.size, file.size)
@@ -214,7 +204,7 @@ def expect_no_growth(live: Live, *, shared: bool) -> None:
     """Expect a sealed file to stay as it is when more of it is mapped. Raises KnownBug."""
     file = sealable(live)
     file.truncate(1)
-    seal(file, fcntl.F_SEAL_GROW)
+    file.seal(fcntl.F_SEAL_GROW)
     try:
         file.map(2, shared=shared)
     except OSError:
@@ -227,9 +217,9 @@ def sealed_against_writing(live: Live) -> None:
     file = sealable(live)
     memory = file.map(1)
     memory.touch(value=5)
-    live.expect_errno(errno.EBUSY, seal, file, fcntl.F_SEAL_WRITE)
+    live.expect_errno(errno.EBUSY, file.seal, fcntl.F_SEAL_WRITE)
     memory.unmap()
-    seal(file, fcntl.F_SEAL_WRITE)
+    file.seal(fcntl.F_SEAL_WRITE)
     live.expect_errno(errno.EPERM, file.map, 1)
     live.expect_errno(errno.EPERM, file.punch, 1)
     live.expect("what a reader sees", 5, file.map(1, shared=False, prot=mmap.PROT_READ, noreserve=True).read())
@@ -247,9 +237,9 @@ def sealed_against_writing_of_others(live: Live) -> None:
     memory.touch(value=5)
     reader = pipe_with(live, memory)
     memory.unmap()
-    live.expect_errno(errno.EBUSY, seal, file, fcntl.F_SEAL_WRITE)
+    live.expect_errno(errno.EBUSY, file.seal, fcntl.F_SEAL_WRITE)
     live.expect("what came out of the pipe", 5, word_from(live, file.actor, reader))
-    seal(file, fcntl.F_SEAL_WRITE)
+    file.seal(fcntl.F_SEAL_WRITE)
     live.expect_errno(errno.EPERM, file.map, 1)
     live.expect_pool(nr=1, free=0)
 
@@ -264,7 +254,7 @@ def sealed_against_future_writing(live: Live) -> None:
     file = sealable(live)
     memory = file.map(1)
     memory.touch(value=5)
-    seal(file, F_SEAL_FUTURE_WRITE)
+    file.seal(F_SEAL_FUTURE_WRITE)
     live.expect_errno(errno.EPERM, file.map, 1)
     live.expect_errno(errno.EPERM, file.punch, 1)
     reader = file.map(1, prot=mmap.PROT_READ)
@@ -277,8 +267,8 @@ def sealed_against_future_writing(live: Live) -> None:
 @MEMFD.case("F_SEAL_SEAL is the last seal", SEALS, pages=1)
 def sealed_against_more_seals(live: Live) -> None:
     file = sealable(live)
-    seal(file, fcntl.F_SEAL_SEAL)
-    live.expect_errno(errno.EPERM, seal, file, fcntl.F_SEAL_GROW)
+    file.seal(fcntl.F_SEAL_SEAL)
+    live.expect_errno(errno.EPERM, file.seal, fcntl.F_SEAL_GROW)
     file.truncate(2)
     live.expect("the size of the file", 2 * live.size, file.size)
 
@@ -291,14 +281,14 @@ def sealed_against_more_seals(live: Live) -> None:
 def sealed_against_executing(live: Live) -> None:
     file = sealable(live)
     change_mode(file, 0o755)
-    seal(file, F_SEAL_EXEC)
+    file.seal(F_SEAL_EXEC)
     whole = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE | F_SEAL_FUTURE_WRITE | F_SEAL_EXEC
-    live.expect("seals of a file with x bits", hex(whole), hex(seals_of(file)))
+    live.expect("seals of a file with x bits", hex(whole), hex(file.seals))
     live.expect_errno(errno.EPERM, file.truncate, 1)
     for before, after in ((0o644, 0o755), (0o644, 0o640), (0o755, 0o644), (0o755, 0o711), (0o755, 0o555)):
         file = sealable(live)
         change_mode(file, before)
-        seal(file, F_SEAL_EXEC)
+        file.seal(F_SEAL_EXEC)
         with suppress(Refused):
             change_mode(file, after)
         if (before ^ after) & _X_BITS:
@@ -328,22 +318,22 @@ def sealed_by_others(live: Live) -> None:
     everybody = (file, again, child, other)
     expected = 0
     for one, added in zip(everybody, (0, fcntl.F_SEAL_GROW, fcntl.F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE), strict=True):
-        live.expect_errno(errno.EBUSY, seal, one, fcntl.F_SEAL_WRITE)
-        seal(one, added)
+        live.expect_errno(errno.EBUSY, one.seal, fcntl.F_SEAL_WRITE)
+        one.seal(added)
         expected |= added
-        live.expect("seals", len(everybody) * [expected], [seals_of(each) for each in everybody])
+        live.expect("seals", len(everybody) * [expected], [each.seals for each in everybody])
     reader = open_again(live, file, flags=os.O_RDONLY)
-    live.expect_errno(errno.EPERM, seal, reader, fcntl.F_SEAL_GROW)
-    live.expect("seals, seen by who may only read", expected, seals_of(reader))
+    live.expect_errno(errno.EPERM, reader.seal, fcntl.F_SEAL_GROW)
+    live.expect("seals, seen by who may only read", expected, reader.seals)
     for each in everybody:
         live.expect_errno(errno.EPERM, each.truncate, 1)
         live.expect_errno(errno.EPERM, each.truncate, 3)
         live.expect_errno(errno.EPERM, each.map, 1)
     memory.unmap()
-    seal(other, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+    other.seal(fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
     for each in everybody:
         live.expect_errno(errno.EPERM, each.punch, 1)
-        live.expect_errno(errno.EPERM, seal, each, fcntl.F_SEAL_GROW)
+        live.expect_errno(errno.EPERM, each.seal, fcntl.F_SEAL_GROW)
     live.expect("what a reader sees", 1, again.map(1, shared=False, prot=mmap.PROT_READ, noreserve=True).read())
     live.expect_pool(nr=2, free=1)
 

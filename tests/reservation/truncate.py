@@ -149,7 +149,7 @@ def sealed_file_is_not_emptied(live: Live) -> None:
     file, other = new_memfd(live, flags=os.MFD_ALLOW_SEALING), live.actor()
     memory = file.map(2)
     memory.touch(1, 5)
-    file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    file.seal(fcntl.F_SEAL_SHRINK)
     for name, empty in _ways_to_empty(file, other, f"/proc/{file.actor.pid}/fd/{file.descriptor}"):
         with live.about(name):
             live.expect_errno(errno.EPERM, empty)

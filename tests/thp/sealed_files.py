@@ -128,19 +128,15 @@ def pinned_against_a_seal(live: Live) -> None:
                 memory.unmap()
                 # twice: what the first one has marked would be in the way of the second
                 for _time in range(2):
-                    live.expect_errno(errno.EBUSY, _seal, file, fcntl.F_SEAL_WRITE)
-                live.expect("seals", 0, actor.call("fcntl", file.descriptor, fcntl.F_GET_SEALS))
+                    live.expect_errno(errno.EBUSY, file.seal, fcntl.F_SEAL_WRITE)
+                live.expect("seals", 0, file.seals)
                 memory = map_file(live, actor, file.descriptor, 2)
                 memory.expect_filled()
                 memory.unmap()
-            live.expect_success(_seal, file, fcntl.F_SEAL_WRITE)
-            live.expect("seals then", fcntl.F_SEAL_WRITE, actor.call("fcntl", file.descriptor, fcntl.F_GET_SEALS))
+            live.expect_success(file.seal, fcntl.F_SEAL_WRITE)
+            live.expect("seals then", fcntl.F_SEAL_WRITE, file.seals)
             live.expect_errno(errno.EPERM, actor.call, "pwrite64", file.descriptor, b"x", 1, 0)
         actor.end()
-
-
-def _seal(file: HugeFile, seals: int) -> None:
-    file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, seals)
 
 
 def _lengths(live: Live) -> tuple[int, ...]:

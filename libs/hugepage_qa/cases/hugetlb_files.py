@@ -1,6 +1,7 @@
 """What actors share huge pages by: files of a hugetlbfs or without a name (memfd_create(2)), segments (shmget(2))."""
 
 import errno
+import fcntl
 import os
 from dataclasses import dataclass
 from typing import Any, Final
@@ -97,6 +98,15 @@ class HugeFile:
     def punch(self, pages: int, first: int = 0) -> None:
         """Give ``pages`` pages from ``first`` on back, and leave a hole. Raises OSError."""
         self.allocate(pages, first, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
+
+    def seal(self, seals: int) -> None:
+        """Add ``seals`` (F_SEAL_*). Raises Refused."""
+        self.actor.call("fcntl", self.descriptor, fcntl.F_ADD_SEALS, seals)
+
+    @property
+    def seals(self) -> int:
+        """The seals that it has (F_SEAL_*)."""
+        return self.actor.call("fcntl", self.descriptor, fcntl.F_GET_SEALS)
 
     def read(self, offset: int, length: int) -> bytes:
         """Return what pread64(2) reads of ``length`` bytes at ``offset``: less behind the end. Raises OSError."""

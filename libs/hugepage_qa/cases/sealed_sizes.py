@@ -100,7 +100,7 @@ def expect_sizes(live: Live, file: HugeFile, seals: int, calls: Iterable[Change]
     ``pieces`` are the bytes that the kernel may write at once.
     """
     if seals:
-        file.actor.call("fcntl", file.descriptor, fcntl.F_ADD_SEALS, seals)
+        file.seal(seals)
     size = file.size
     for change in calls:
         with live.about(f"{named(seals)}, {size} bytes, {change}"):

@@ -12,7 +12,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import (
     expect_shared,
@@ -131,10 +131,9 @@ def hole(live: Live) -> None:
                 within = set(range(offset // base, (offset + length) // base))
                 for memory in (shared, *each.private):
                     others = set(range(shared.length // base)) - (set() if memory is shared else each.copied)
-                    runs = _runs(others & within, base)
-                    nonzero = sum(memory.actor.nonzero(memory.address + at, count) for at, count in runs)
-                    live.expect("words in it that are not zero", 0, nonzero)
-                    wrong = sum(memory.wrong(at, count) for at, count in _runs(others - within, base))
+                    parts = [(memory.address + run.start * base, len(run) * base) for run in runs(others & within)]
+                    live.expect("words in it that are not zero", 0, sum(memory.actor.nonzero(*part) for part in parts))
+                    wrong = sum(memory.wrong(run.start * base, len(run) * base) for run in runs(others - within))
                     live.expect("words beside it that changed", 0, wrong)
 
 
@@ -163,13 +162,6 @@ def _files(live: Live) -> Iterator[tuple[_Copied, str]]:
         yield _Copied(live, HugeFile(live, actor, file), shared, private, copied), kind
         actor.call("ftruncate", file, 0)
         actor.end()
-
-
-def _runs(pages: set[int], base: int) -> list[tuple[int, int]]:
-    """Return offset and length in bytes of each run of ``pages`` of ``base`` bytes that lie side by side."""
-    starts = sorted(page for page in pages if page - 1 not in pages)
-    ends = sorted(page + 1 for page in pages if page + 1 not in pages)
-    return [(start * base, (end - start) * base) for start, end in zip(starts, ends, strict=True)]
 
 
 class ThpPrivateCopies(LiveTest):

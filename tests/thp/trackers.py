@@ -48,6 +48,7 @@ from hugepage_qa.cases.mapped_memory import (
     WORD,
     WRITE_PROTECTED,
     Memory,
+    runs,
 )
 from hugepage_qa.cases.memory_policy import migrate
 from hugepage_qa.cases.pages_of_a_node import need_memory
@@ -233,16 +234,16 @@ def in_swap(live: Live) -> None:
             found = set(soft_dirty_pages(memory))
             # others may become so when a huge page is split: they are dirty (pte_mkdirty() of x86)
             told = found & written if make is huge_pages else found
-            live.expect("base pages in swap that are soft-dirty", _runs(written), _runs(told))
+            live.expect("base pages in swap that are soft-dirty", runs(written), runs(told))
             there, wanted = come_back(live, memory, found)
             there.expect_filled()
             live.expect(
                 "memory in swap and in huge pages after it was read", (0, 0), (swapped(there), mapped_huge(there))
             )
             found = set(soft_dirty_pages(there))
-            lost: dict[Quirk, list[tuple[int, int]]] = {Quirk.SOFT_DIRTY_LOST_AT_SWAPOFF: []}
+            lost: dict[Quirk, list[range]] = {Quirk.SOFT_DIRTY_LOST_AT_SWAPOFF: []}
             known = lost if come_back is turn_off else None
-            live.expect("base pages that are soft-dirty when they are back", _runs(wanted), _runs(found), known)
+            live.expect("base pages that are soft-dirty when they are back", runs(wanted), runs(found), known)
         memory.actor.end()
 
 
@@ -253,12 +254,6 @@ def _write_some(memory: Memory, base: int, *, whole: bool) -> set[int]:
     for number in numbers:
         memory.actor.write(memory.address + number * base, 1 + number * base)
     return {*range(every, 2 * every)} if whole else numbers
-
-
-def _runs(numbers: set[int]) -> list[tuple[int, int]]:
-    """Return the first and the last of ``numbers`` that follow one another."""
-    firsts = sorted(number for number in numbers if number - 1 not in numbers)
-    return list(zip(firsts, sorted(number for number in numbers if number + 1 not in numbers), strict=True))
 
 
 def _read(_live: Live, memory: Memory, written: set[int]) -> Back:

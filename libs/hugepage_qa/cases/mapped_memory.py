@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
@@ -223,6 +223,13 @@ def read_entries(actor: Actor, descriptor: int, first: int, count: int) -> tuple
     size = count * WORD
     length, (read,) = actor.call_with_buffers("pread64", descriptor, bytes(size), size, first * WORD)
     return actor.uapi.unpack(f"{length // WORD}Q", read[:length])
+
+
+def runs(pages: Set[int]) -> list[range]:
+    """Return ``pages`` that lie side by side, as ranges in ascending order."""
+    starts = sorted(page for page in pages if page - 1 not in pages)
+    ends = sorted(page + 1 for page in pages if page + 1 not in pages)
+    return [range(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 def value_or_signal(access: Callable[[], Value]) -> Value | str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
 
@@ -54,11 +54,9 @@ def expect_in_memory(live: Live, actor: Actor, address: int, there: Sequence[boo
     for length in (pages * base, (pages - 1) * base + 1):
         vector = actor.call_with_buffers("mincore", address, length, bytes([_NOT_WRITTEN] * (pages + 1)))[1][0]
         told = [bool(state & 1) for state in vector[:pages]]
-        live.expect(f"which base pages of {length} bytes are in memory", _runs(there), _runs(told))
+        live.expect(f"which base pages of {length} bytes are in memory", _there(there), _there(told))
         live.expect("the byte behind those of its base pages", _NOT_WRITTEN, vector[pages])
 
 
-def _runs(states: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return from which base page on, and up to which, not included, ``states`` are true without one between."""
-    borders = [page for page in range(len(states) + 1) if any(states[page - 1 : page]) != any(states[page : page + 1])]
-    return list(zip(borders[::2], borders[1::2], strict=True))
+def _there(states: Sequence[bool]) -> list[range]:
+    return runs({page for page, is_there in enumerate(states) if is_there})

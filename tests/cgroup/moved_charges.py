@@ -2,10 +2,10 @@
 
 import errno
 import mmap
-from collections.abc import Iterable
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, keeping_hierarchy, new_group
+from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import run_on
@@ -27,8 +27,6 @@ _MOVES, _USED, _LIMIT = "memory.move_charge_at_immigrate", "memory.usage_in_byte
 _WITH_SWAP, _RECLAIM = "memory.memsw.usage_in_bytes", "memory.force_empty"
 _ANONYMOUS = 1
 _PAGES = 4
-#: statistics of a group are added up every two seconds (mm/memcontrol.c FLUSH_TIME)
-_SECONDS = 6.0
 
 
 @MOVED_CHARGES.case(
@@ -157,7 +155,7 @@ def _expect_charged(live: Live, group: ControlGroup, pages: int, name: str = _US
         found = parse_integer((group.read(name) or "").strip(), f"{group.path}/{name}")
         return (found + half // 2) // pmd_size(live)
 
-    live.host.wait_until(lambda: charged() == pages, _SECONDS)
+    live.host.wait_until(lambda: charged() == pages, ADDED_UP_SECONDS)
     live.expect(f"huge pages in {name}", pages, charged())
 
 
@@ -166,15 +164,11 @@ def _expect_stat(live: Live, group: ControlGroup, **pages: int) -> None:
     size = pmd_size(live)
 
     def found() -> dict[str, int]:
-        return {name: value // size for name, value in _stat(group, pages).items()}
+        shown = read_statistics(group)
+        return {name: shown.get(name, -1) // size for name in pages}
 
-    live.host.wait_until(lambda: found() == pages, _SECONDS)
+    live.host.wait_until(lambda: found() == pages, ADDED_UP_SECONDS)
     live.expect("huge pages in memory.stat", pages, found())
-
-
-def _stat(group: ControlGroup, names: Iterable[str]) -> dict[str, int]:
-    lines = dict(line.split() for line in (group.read("memory.stat") or "").splitlines())
-    return {name: int(lines.get(name, "-1")) for name in names}
 
 
 class MovedCharges(LiveTest):

@@ -2,12 +2,13 @@
 
 import errno
 import mmap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_statistics, read_statistics
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -40,8 +41,6 @@ DOC = "Documentation/admin-guide/cgroup-v2.rst"
 _PAGES = 4
 _OF_FAULTS = ("anon_fault_alloc", "anon_fault_fallback", "anon_fault_fallback_charge")
 _SHRINKERS = "2"
-#: statistics of a group are added up every two seconds (mm/memcontrol.c FLUSH_TIME)
-_SECONDS = 6.0
 
 GroupAct = Callable[[Live, ControlGroup], None]
 
@@ -72,14 +71,14 @@ def charged_and_given_back(live: Live, group: ControlGroup) -> None:
     _fill(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     _expect_charged(live, group, before, _PAGES)
-    _expect_stat(live, group, {"anon_thp": memory.length, "thp_fault_alloc": _PAGES})
+    expect_statistics(live, group, {"anon_thp": memory.length, "thp_fault_alloc": _PAGES})
     memory.expect_filled()
     memory.advise(mmap.MADV_DONTNEED, 0, 1)
     _expect_charged(live, group, before, _PAGES - 1)
-    _expect_stat(live, group, {"anon_thp": memory.length - memory.size, "thp_fault_alloc": _PAGES})
+    expect_statistics(live, group, {"anon_thp": memory.length - memory.size, "thp_fault_alloc": _PAGES})
     memory.unmap()
     _expect_charged(live, group, before, 0)
-    _expect_stat(live, group, {"anon_thp": 0, "thp_fault_alloc": _PAGES})
+    expect_statistics(live, group, {"anon_thp": 0, "thp_fault_alloc": _PAGES})
 
 
 @case(
@@ -135,9 +134,9 @@ def charged_for_a_collapse(live: Live, group: ControlGroup) -> None:
     collapse(live, partial(memory.advise, MADV_COLLAPSE))
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     _expect_charged(live, group, before, _PAGES)
-    _expect_stat(live, group, {"anon_thp": memory.length, "thp_fault_alloc": 0})
+    expect_statistics(live, group, {"anon_thp": memory.length, "thp_fault_alloc": 0})
     # what has to be tried again has an allocation each time
-    live.host.wait_until(lambda: _collapses(group) >= _PAGES, _SECONDS)
+    live.host.wait_until(lambda: _collapses(group) >= _PAGES, ADDED_UP_SECONDS)
     live.expect(f"thp_collapse_alloc, {_PAGES} at least", _PAGES, min(_PAGES, _collapses(group)))
     memory.expect_filled()
     memory.unmap()
@@ -159,7 +158,7 @@ def charged_for_what_khugepaged_makes(live: Live, group: ControlGroup) -> None:
     memory.advise(MADV_HUGEPAGE)
     expect_collapse(live, memory, memory.length)
     _expect_charged(live, group, before, _PAGES)
-    _expect_stat(live, group, {"anon_thp": memory.length})
+    expect_statistics(live, group, {"anon_thp": memory.length})
     memory.unmap()
     _expect_charged(live, group, before, 0)
 
@@ -183,7 +182,7 @@ def charged_for_the_rest(live: Live, group: ControlGroup) -> None:
         live.host.write("proc/sys/vm/drop_caches", _SHRINKERS)
         return _is_charged(live, group, before, _PAGES // 2)
 
-    live.host.wait_until(is_split, _SECONDS)
+    live.host.wait_until(is_split, ADDED_UP_SECONDS)
     _expect_charged(live, group, before, _PAGES // 2)
     for page in range(_PAGES):
         wrong = memory.actor.check(memory.at(page), half, WORD, 1 + page * memory.size)
@@ -277,7 +276,7 @@ def collapse_refused_by_a_limit(live: Live, group: ControlGroup) -> None:
         # a base page may be in somebody's hands for a moment
         return found[0] != errno.EAGAIN
 
-    live.host.wait_until(is_decided, _SECONDS)
+    live.host.wait_until(is_decided, ADDED_UP_SECONDS)
     if found[0] == errno.ENOMEM:
         expect_no_shortage(live, memory.size, 1)
     live.expect("errno of MADV_COLLAPSE", errno.EBUSY, found[0])
@@ -348,7 +347,7 @@ def _expect_charged(live: Live, group: ControlGroup, before: int, pages: int) ->
     """
     if CHARGED_AHEAD * live.base_page >= pmd_size(live):
         raise CannotRun(f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has, which are a huge page")
-    live.host.wait_until(lambda: _is_charged(live, group, before, pages), _SECONDS)
+    live.host.wait_until(lambda: _is_charged(live, group, before, pages), ADDED_UP_SECONDS)
     is_charged = _is_charged(live, group, before, pages)
     live.expect(f"memory.current rose by {pages} huge pages, one is within the error", True, is_charged)
 
@@ -357,30 +356,14 @@ def _is_charged(live: Live, group: ControlGroup, before: int, pages: int) -> boo
     return abs(_current(group) - before - pages * pmd_size(live)) < pmd_size(live)
 
 
-def _expect_stat(live: Live, group: ControlGroup, expected: Mapping[str, int]) -> None:
-    live.host.wait_until(lambda: _stat(group, expected) == expected, _SECONDS)
-    live.expect("memory.stat", expected, _stat(group, expected))
-
-
 def _expect_on_nodes(live: Live, group: ControlGroup, expected: Mapping[int, int]) -> None:
     """Expect anon_thp of these nodes in memory.numa_stat to be so many bytes."""
-    live.host.wait_until(lambda: _on_nodes(group, expected) == expected, _SECONDS)
-    live.expect("anon_thp of nodes in memory.numa_stat", expected, _on_nodes(group, expected))
-
-
-def _on_nodes(group: ControlGroup, nodes: Iterable[int]) -> dict[int, int]:
-    lines = dict(line.split(maxsplit=1) for line in (group.read("memory.numa_stat") or "").splitlines())
-    found = dict(each.removeprefix("N").split("=") for each in lines.get("anon_thp", "").split())
-    return {node: int(found.get(str(node), "-1")) for node in nodes}
+    named = {f"anon_thp N{node}": length for node, length in expected.items()}
+    expect_statistics(live, group, named, "memory.numa_stat")
 
 
 def _collapses(group: ControlGroup) -> int:
-    return _stat(group, ["thp_collapse_alloc"])["thp_collapse_alloc"]
-
-
-def _stat(group: ControlGroup, names: Iterable[str]) -> dict[str, int]:
-    lines = dict(line.split() for line in (group.read("memory.stat") or "").splitlines())
-    return {name: int(lines.get(name, "-1")) for name in names}
+    return read_statistics(group).get("thp_collapse_alloc", 0)
 
 
 class CgroupTransparent(LiveTest):

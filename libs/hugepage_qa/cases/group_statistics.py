@@ -1,0 +1,33 @@
+"""Statistics of memory that a control group shows in its files, line by line; the kernel adds them up later."""
+
+from collections.abc import Mapping
+
+from hugepage_qa.cases.control_group import ControlGroup
+from hugepage_qa.cases.live import Live
+
+#: statistics of a group are added up every two seconds (mm/memcontrol.c FLUSH_TIME)
+ADDED_UP_SECONDS = 6.0
+_STAT = "memory.stat"
+
+
+def expect_statistics(live: Live, group: ControlGroup, expected: Mapping[str, int], file: str = _STAT) -> None:
+    """Expect ``file`` of ``group`` to show these numbers, by names as ``read_statistics`` has them."""
+
+    def found() -> dict[str, int | None]:
+        shown = read_statistics(group, file)
+        return {name: shown.get(name) for name in expected}
+
+    live.host.wait_until(lambda: found() == expected, ADDED_UP_SECONDS)
+    live.expect(f"{file} of {group.path}", dict(expected), found())
+
+
+def read_statistics(group: ControlGroup, file: str = _STAT) -> dict[str, int]:
+    """Return the number of each line by its name, and that of a node by both names: ``anon N0``."""
+    shown = dict[str, int]()
+    for line in (group.read(file) or "").splitlines():
+        name, *words = line.replace("=", " ").split()
+        if len(words) % 2:
+            shown[name] = int(words.pop(0))
+        for node, number in zip(words[::2], words[1::2], strict=True):
+            shown[f"{name} {node}"] = int(number)
+    return shown

@@ -1,0 +1,141 @@
+"""What a control group shows of the memory of all groups below it: sums of their statistics, huge pages among them."""
+
+from collections.abc import Iterator, Sequence
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
+from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_statistics, read_statistics
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, mapped_huge, need_blocks, pmd_size
+from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+SUMS_1 = Area("cgroup/sums-v1", sizes=Sizes.ONCE, around=keeping_hierarchy("memory"))
+SUMS_2 = Area("cgroup/sums-v2", sizes=Sizes.ONCE)
+
+#: the most that all groups of a case have together, half of them shared
+_HUGE_PAGES = 12
+#: in version 1: what begins the lines that are sums, in each file that has such
+_PREFIXES = {"memory.stat": "total_", "memory.numa_stat": "hierarchical_"}
+#: in version 2, where all lines are sums: those that have no memory of the kernel, which belongs to groups themselves
+_MEMORY = ("anon", "file", "shmem", "file_mapped", "anon_thp", "file_thp", "shmem_thp", "inactive_anon", "active_anon")
+_OF_PROCESSES = {*_MEMORY, "unevictable", "pgfault", "thp_fault_alloc", "thp_collapse_alloc"}
+
+
+@SUMS_1.case(
+    "each total_ line of memory.stat and each hierarchical_ line of memory.numa_stat is what the group has of it and"
+    " all groups below it have, huge pages and all else; the lines without that are of the group itself",
+    "Documentation/admin-guide/cgroup-v1/memory.rst 5.2 total_, 5.6; mm/memcontrol.c memcg_stat_show(),"
+    " memcg_numa_stat_show()",
+    since="5.11",  # before, a group has what is below it with memory.use_hierarchy alone
+)
+def sums_of_version_1(live: Live) -> None:
+    _let_all_be_huge(live)
+    below = _hierarchy(live, Version.ONE)
+    top, middle, beside, bottom = below
+    actors = {group: _with_huge_pages(live, group, pages) for group, pages in ((bottom, 1), (beside, 2), (middle, 1))}
+    _with_huge_pages(live, top, 2)
+    size = pmd_size(live)
+    for pages, total in (((2, 1, 2, 1), (6, 2, 2, 1)), ((2, 1, 2, 0), (5, 1, 2, 0))):
+        for number, (group, groups_below) in enumerate(below.items()):
+            own = dict.fromkeys(("rss_huge", "shmem"), pages[number] * size)
+            sums = dict.fromkeys(("total_rss_huge", "total_shmem"), total[number] * size)
+            expect_statistics(live, group, own | sums)
+            _expect_sums(live, group, groups_below)
+        actors[bottom].end()
+
+
+@SUMS_2.case(
+    "each line of memory.stat and memory.numa_stat on memory of processes is the sum of those of the groups below, huge"
+    " pages and all else, where the group itself has no processes",
+    "Documentation/admin-guide/cgroup-v2.rst memory.stat, memory.numa_stat; mm/memcontrol.c memory_stat_format(),"
+    " memory_numa_stat_show()",
+    since="5.11",  # shmem_thp
+)
+def sums_of_version_2(live: Live) -> None:
+    _let_all_be_huge(live)
+    below = _hierarchy(live, Version.TWO)
+    _top, _middle, beside, bottom = below
+    actor = _with_huge_pages(live, bottom, 1)
+    _with_huge_pages(live, beside, 2)
+    size = pmd_size(live)
+    for total in ((3, 1, 2, 1), (2, 0, 2, 0)):
+        for pages, (group, groups_below) in zip(total, below.items(), strict=True):
+            expect_statistics(live, group, dict.fromkeys(("anon_thp", "shmem_thp"), pages * size))
+            if groups_below:
+                _expect_sums(live, group, groups_below)
+        actor.end()
+
+
+def _hierarchy(live: Live, version: Version) -> dict[ControlGroup, list[ControlGroup]]:
+    """Return each group with those right below it: one at the top, two below it, and one below the first of these."""
+    top = new_group(live, "memory", version)
+    middle, beside = top.child("middle"), top.child("beside")
+    bottom = middle.child("bottom")
+    return {top: [middle, beside], middle: [bottom], beside: [], bottom: []}
+
+
+def _let_all_be_huge(live: Live) -> None:
+    """Have memory get huge pages on advice, shared or not, until the case ends."""
+    set_policy(live, "madvise")
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    compact_if_short(live, pmd_size(live), _HUGE_PAGES)
+
+
+def _with_huge_pages(live: Live, group: ControlGroup, pages: int) -> Actor:
+    """Return a process in ``group`` that has filled so many huge pages, and as many shared ones.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    actor = group.actor()
+    for shared in (False, True):
+        memory = map_aligned(live, pages, pmd_size(live), shared=shared, actor=actor, advice=MADV_HUGEPAGE)
+        memory.fill()
+        need_blocks(live, memory)
+        live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
+    return actor
+
+
+def _expect_sums(live: Live, group: ControlGroup, groups_below: Sequence[ControlGroup]) -> None:
+    """Expect what ``group`` shows of itself and all below it to be what these show together."""
+
+    def wrong() -> dict[str, tuple[int, int]]:
+        pairs = {f"{file} {name}": pair for file in _PREFIXES for name, pair in _sums(file, group, groups_below)}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+    live.host.wait_until(lambda: not wrong(), ADDED_UP_SECONDS)
+    live.expect(f"sums of {group.path} that are others", {}, wrong())
+
+
+def _sums(file: str, group: ControlGroup, below: Sequence[ControlGroup]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the name of each sum in ``file``, what it is to be, and what it is."""
+    shown, others = read_statistics(group, file), [read_statistics(each, file) for each in below]
+    if group.version is Version.ONE:
+        prefix = _PREFIXES[file]
+        names = [name for name in shown if name.startswith(prefix)]
+        own = {name: shown[name.removeprefix(prefix)] for name in names}
+    else:
+        names = [name for name in shown if name.split()[0] in _OF_PROCESSES]
+        own = dict.fromkeys(names, 0)
+    for name in names:
+        yield name, (own[name] + sum(other.get(name, 0) for other in others), shown[name])
+
+
+class CgroupSums(LiveTest):
+    """Sums of the statistics of groups in a hierarchy.
+
+    :avocado: enable
+    """
+
+    def test_version_1(self) -> None:
+        """Every case in a hierarchy of version 1, once for the machine."""
+        self.run_area(SUMS_1)
+
+    def test_version_2(self) -> None:
+        """Every case in the hierarchy of version 2, once for the machine."""
+        self.run_area(SUMS_2)

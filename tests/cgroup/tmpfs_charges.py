@@ -6,12 +6,13 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import Version, new_group
-from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.cases.thp_memory import (
     collapse,
+    expect_no_collapse,
     let_only_pmd_inherit,
     map_file,
     map_start,
@@ -21,13 +22,10 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 
 TMPFS_CHARGES = Area("cgroup/tmpfs-charges", sizes=Sizes.ONCE)
 
 _ROOM = 4
-#: for which a page that somebody holds for a moment is waited
-_SECONDS = 10.0
 
 
 @TMPFS_CHARGES.case(
@@ -84,7 +82,7 @@ def collapse_refused(live: Live) -> None:
     group.write("memory.max", str(size))
     with_blocks(live, size, 1)
     for _time in range(2):
-        _expect_errno(live, errno.EBUSY, memory)
+        expect_no_collapse(live, memory, errno.EBUSY)
         live.expect("st_blocks, what is taken of the mount", (half, half), (file.blocks, _taken(live, point)))
         live.expect("ShmemPmdMapped", 0, memory.smaps().shmem_pmd_mapped)
         live.expect("words that changed", 0, memory.wrong(0, half))
@@ -96,25 +94,6 @@ def collapse_refused(live: Live) -> None:
     live.expect("words of the hole that are not zero", 0, actor.nonzero(memory.address + half, half))
     actor.call("ftruncate", file.descriptor, 0)
     live.expect("bytes that are taken of an empty mount", 0, _taken(live, point))
-
-
-def _expect_errno(live: Live, number: int, memory: Memory) -> None:
-    """Expect MADV_COLLAPSE to fail so, once nobody has a page in his hands for a moment."""
-    found: int | None = None
-
-    def is_decided() -> bool:
-        nonlocal found
-        found = None
-        try:
-            memory.advise(MADV_COLLAPSE)
-        except Refused as refusal:
-            found = refusal.errno
-        return found != errno.EAGAIN
-
-    live.host.wait_until(is_decided, _SECONDS)
-    if found == errno.ENOMEM:
-        expect_no_shortage(live, memory.size, 1)
-    live.expect("errno of MADV_COLLAPSE", number, found)
 
 
 def _mount(live: Live) -> str:

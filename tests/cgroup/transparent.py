@@ -18,6 +18,7 @@ from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size
 from hugepage_qa.cases.thp_memory import (
     collapse,
     expect_change,
+    expect_no_collapse,
     let_only_pmd_inherit,
     map_aligned,
     mapped_huge,
@@ -33,7 +34,7 @@ from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAG
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor
 
 TRANSPARENT = Area("cgroup/transparent", sizes=Sizes.ONCE)
 
@@ -263,23 +264,7 @@ def collapse_refused_by_a_limit(live: Live, group: ControlGroup) -> None:
     if group.read("memory.swap.max") is not None:
         group.write("memory.swap.max", "0")
     group.write("memory.max", str(memory.length + memory.size // 2))
-
-    found: list[int | None] = [None]
-
-    def is_decided() -> bool:
-        try:
-            memory.advise(MADV_COLLAPSE)
-        except Refused as error:
-            found[0] = error.errno
-        else:
-            found[0] = None
-        # a base page may be in somebody's hands for a moment
-        return found[0] != errno.EAGAIN
-
-    live.host.wait_until(is_decided, ADDED_UP_SECONDS)
-    if found[0] == errno.ENOMEM:
-        expect_no_shortage(live, memory.size, 1)
-    live.expect("errno of MADV_COLLAPSE", errno.EBUSY, found[0])
+    expect_no_collapse(live, memory, errno.EBUSY)
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     memory.expect_filled()
     group.write("memory.max", "max")

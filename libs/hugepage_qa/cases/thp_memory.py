@@ -14,7 +14,7 @@ from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_directories, size_name
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED, MS_REMOUNT
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MAP_FIXED, MS_REMOUNT
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor, Refused
@@ -83,6 +83,28 @@ def collapse(live: Live, advise: Callable[[], object], node: int | None = None) 
         else:
             return
         live.host.pause(_PAUSE_SECONDS)
+
+
+def expect_no_collapse(live: Live, memory: Memory, number: int) -> None:
+    """Expect MADV_COLLAPSE of ``memory`` to fail with errno ``number``, tried again while a base page is busy (EAGAIN).
+
+    Raises CannotRun where there is no free block (ENOMEM).
+    """
+    found: int | None = None
+
+    def is_decided() -> bool:
+        nonlocal found
+        found = None
+        try:
+            memory.advise(MADV_COLLAPSE)
+        except Refused as refusal:
+            found = refusal.errno
+        return found != errno.EAGAIN
+
+    live.host.wait_until(is_decided, _COLLAPSE_SECONDS)
+    if found == errno.ENOMEM:
+        expect_no_shortage(live, memory.size, 1)
+    live.expect("errno of MADV_COLLAPSE", number, found)
 
 
 def free_lazily(memory: Memory, pages: int | None = None) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence, Set
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
 from hugepage_qa.cases.memory_policy import Mode, give_policy, node_of, set_policy
 from hugepage_qa.cases.pages_of_a_node import require_no_free_page
 from hugepage_qa.oracle.node_policies import node_in_turn, nodes_of_next_page
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Fault, Refused
+from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
 
 CHOSEN = Area("numa/chosen-nodes")
@@ -42,7 +42,8 @@ _WAYS = (
 )
 def whose_pages_a_policy_takes(live: Live) -> None:
     nodes = live.nodes[:2]
-    for node in nodes:
+    # a policy that chooses no node, or none with a page, takes one of any
+    for node in live.nodes:
         require_no_free_page(live, node)
     actor = live.actor()
     for free in (nodes, nodes[:1], nodes[1:]):
@@ -75,12 +76,10 @@ def _node_or_refusal(file: HugeFile, memory: Memory, *, by_allocation: bool) -> 
     try:
         if by_allocation:
             file.allocate(1)
-        memory.touch()
+        refused = value_or_signal(memory.touch)
     except Refused as refusal:
         return errno.errorcode[refusal.errno or 0]
-    except Fault as fault:
-        return fault.signal.name
-    return node_of(memory)
+    return refused or node_of(memory)
 
 
 def _modes(nodes: Sequence[int], version: KernelVersion) -> Iterator[tuple[Mode, Sequence[int]]]:

@@ -5,6 +5,7 @@ import signal
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd, open_again
+from hugepage_qa.cases.khugepaged_sleep import shows_threads
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -20,8 +21,6 @@ OWNER = "mm/hugetlb.c hugetlb_wp(), unmap_ref_private()"
 _ITIMER_REAL = 0
 _CHILD_SECONDS = 3
 _LOST = re.compile(r"\bPID (\d+) killed due to inadequate hugepage pool$")
-#: the process of this number, where processes have the numbers that the kernel log tells
-_KTHREADD = 2
 #: more than DEFAULT_RATELIMIT_INTERVAL of include/linux/ratelimit_types.h, in which there are ten such lines
 _TELLS_AGAIN_SECONDS = 6
 INHERITED = "mm/hugetlb.c hugetlb_dup_vma_private(), alloc_hugetlb_folio()"
@@ -61,7 +60,7 @@ def parent_writes_without_a_page(live: Live) -> None:
     pages=1,
 )
 def lost_page_is_told(live: Live) -> None:
-    if (live.host.read(f"proc/{_KTHREADD}/comm") or "").strip() != "kthreadd":
+    if not shows_threads(live):
         raise CannotRun("processes have other numbers in the kernel log than in this PID namespace")
     memory = live.map(1)
     memory.touch(value=1)

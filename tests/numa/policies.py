@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.control_group import Version
-from hugepage_qa.cases.followed_cpuset import expect_pages_to_follow, expect_policies_to_follow, fork_one
+from hugepage_qa.cases.followed_cpuset import expect_pages_to_follow, expect_policies_to_follow
 from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
     SHM_NORESERVE,
@@ -172,7 +172,7 @@ def _expect_pages_to_follow(live: Live, version: Version) -> None:
         return live.map(1, actor, shared=shared, noreserve=True)
 
     def fork(memory: Memory, shared: bool) -> Memory:
-        return fork_one(memory, shared) if shared else forked(live, memory)
+        return memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
 
     expect_pages_to_follow(live, version, map_one, fork=fork)
     live.expect_pool(nr=2, free=2)

@@ -72,22 +72,17 @@ def expect_policies_to_follow(
             actor.end()
 
 
-def fork_one(memory: Memory, _shared: bool) -> Memory:
-    """Fork who has ``memory``, and return what the child has of it."""
-    return memory.seen_by(memory.actor.fork())
-
-
 def expect_pages_to_follow(
     live: Live,
     version: Version,
     map_one: Callable[[Actor, bool], Memory],
     expect_one: Callable[[Memory], None] = lambda _memory: None,
-    fork: Callable[[Memory, bool], Memory] = fork_one,
+    fork: Callable[[Memory, bool], Memory] = lambda memory, _shared: memory.seen_by(memory.actor.fork()),
 ) -> None:
     """Expect pages of a process to move when the nodes of its cpuset change, and when it moves to another cpuset.
 
-    They move for a child that has them, too, and stays in the first cpuset, as well (MPOL_MF_MOVE_ALL). In a cpuset of
-    version 1 they do where memory_migrate of the cpuset that it is in then is set. ``map_one`` maps memory of one page,
+    They move also where a child has them that stays in the first cpuset (MPOL_MF_MOVE_ALL). In a cpuset of version 1
+    they do where memory_migrate of the cpuset that the process is in then is set. ``map_one`` maps memory of one page,
     shared or not, ``expect_one`` looks at it before and afterwards, and ``fork`` returns what a child has of it.
     """
     first, second = _cpusets(live, version)

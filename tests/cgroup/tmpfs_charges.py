@@ -6,7 +6,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import Version, new_group
-from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD
@@ -17,6 +17,7 @@ from hugepage_qa.cases.thp_memory import (
     map_file,
     map_start,
     pmd_size,
+    read_counters,
     remount_tmpfs,
 )
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
@@ -46,9 +47,13 @@ def refused(live: Live) -> None:
         with_blocks(live, size, 1)
         file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
         actor.call("ftruncate", file.descriptor, size)
+        before = _refusals(live)
         use(live, file, offset)
-        found = file.blocks
+        found, refusals = file.blocks, _refusals(live) - before
+        if not refusals and found < size:
+            expect_no_shortage(live, size, 1)
         with live.about(f"{use.__name__[1:]} at {offset}"):
+            live.expect("whether the limit has refused a huge page", True, refusals > 0)
             # smaller huge pages that the limit has room for are had since Linux 6.14
             live.expect(f"whether st_blocks, {found}, is of less", True, 0 < found < size)
             live.expect("bytes that are taken of the mount", found, _taken(live, point))
@@ -98,6 +103,10 @@ def collapse_refused(live: Live) -> None:
 
 def _mount(live: Live) -> str:
     return live.mount_other(f"huge=always,size={_ROOM * pmd_size(live)},mode=0700", "tmpfs")
+
+
+def _refusals(live: Live) -> int:
+    return read_counters(live)["thp_file_fallback_charge"]
 
 
 def _taken(live: Live, point: str) -> int:

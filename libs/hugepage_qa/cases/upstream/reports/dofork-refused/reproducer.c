@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LENGTH (1UL << 30) /* of no huge page that is not touched, a multiple of all but those of 16G */
+#define LENGTH (1UL << 30) /* a multiple of all huge pages but those of 16G; none of it is touched */
 
 /* Tell whether a child of this process has a mapping at an address, or -1. */
 static int child_has(void *at)

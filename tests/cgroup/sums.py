@@ -14,7 +14,9 @@ from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-SUMS_1 = Area("cgroup/sums-v1", sizes=Sizes.ONCE, around=keeping_hierarchy("memory"))
+# what was charged to groups of version 2 is given back to counters of version 1 that were never charged, and the kernel
+# warns (mm/memcontrol.c memcg_account_kmem(), seen on 6.1)
+SUMS_1 = Area("cgroup/sums-v1", sizes=Sizes.ONCE, around=keeping_hierarchy("memory"), first=True)
 SUMS_2 = Area("cgroup/sums-v2", sizes=Sizes.ONCE)
 
 #: the most that all groups of a case have together, half of them shared

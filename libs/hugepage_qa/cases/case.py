@@ -68,12 +68,16 @@ class Case:
 class Area:
     """The cases of one file below tests/; ``name`` starts the names of their results.
 
-    ``sizes`` are those of every case that names none itself. No case may need ``around``: a case can run alone.
+    ``sizes`` are those of every case that names none itself. No case may need ``around``: a case can run alone. With
+    ``first`` nothing else may have been done on a throwaway machine before.
     """
 
-    def __init__(self, name: str, *, sizes: Sizes = Sizes.EACH, around: Around = nullcontext) -> None:
+    def __init__(
+        self, name: str, *, sizes: Sizes = Sizes.EACH, around: Around = nullcontext, first: bool = False
+    ) -> None:
         self.name = name
         self.around = around
+        self.first = first
         self._sizes = sizes
         self.cases: list[Case] = []
 

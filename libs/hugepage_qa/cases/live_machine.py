@@ -82,7 +82,7 @@ class Unit:
     """Tasks for one machine, one after the other: with ``memory`` bytes on each node, and what is set up ``around``.
 
     No task may need that: where a machine is lost, the others run on a new one. ``seconds`` is what they are taken to
-    take as long as they have never run.
+    take as long as they have never run. With ``first`` no other unit may have run on the machine before.
     """
 
     name: str
@@ -90,6 +90,7 @@ class Unit:
     tasks: tuple[Task, ...]
     around: Callable[[Host], AbstractContextManager[object]] = nullcontext
     seconds: float = 60.0
+    first: bool = False
 
 
 class _CannotSetUp(Exception):
@@ -232,6 +233,8 @@ class LiveMachine:
         return result
 
     def _set_up(self, unit: Unit) -> Host:
+        if unit.first and self._unit is not unit and self._tasks:
+            self.close()
         host = self._host(unit.memory)
         if self._unit is not unit:
             self._unit = None

@@ -59,7 +59,8 @@ class LiveWanted:
                 if tasks:
                     memory = _NODES_OF_GIGANTIC if size in pools and (size or 0) >= _GIGANTIC else NODES
                     seconds = len(tasks) * _CASE_SECONDS
-                    yield Unit(f"{area.name} {_words(size)}", self.nodes or memory, tasks, area.around, seconds)
+                    name = f"{area.name} {_words(size)}"
+                    yield Unit(name, self.nodes or memory, tasks, area.around, seconds, area.first)
         for size in pools:
             if not self.operations or (self.selection.sizes and size not in self.selection.sizes):
                 continue

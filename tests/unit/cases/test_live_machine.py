@@ -103,6 +103,17 @@ def test_what_a_worn_machine_is_too_fragmented_for_is_tried_on_a_new_one(
     assert (live.boots, len(machines.running)) == (2, 1)
 
 
+def test_what_must_be_first_on_a_machine_gets_a_new_one_after_others_and_keeps_it(live: LiveMachine) -> None:
+    first = replace(unit(*[ending_in(Verdict.PASS)] * 2), first=True)
+    judge(live, first)
+    assert live.boots == 1
+    judge(live, unit(ending_in(Verdict.PASS)))
+    assert live.boots == 1
+    judge(live, first)
+    judge(live, first, 1)
+    assert live.boots == 2
+
+
 def test_what_is_not_meant_for_the_machine_has_no_result_and_costs_no_machine(live: LiveMachine) -> None:
     one = unit(lambda _host: None)
     assert live.judge(one.tasks[0], one) is None

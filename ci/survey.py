@@ -4,8 +4,9 @@
     make survey KERNELS="trixie/x86_64 sid */s390x"  # kernels, suites, patterns of kernels
 
 A kernel is measured in parts, one for each area of check-kernel. What a part found is kept below build/survey, with its
-evidence. It can be stopped at any time, also by kill -9: the same command goes on with the part that was cut off. A
-part with errors is run again by the next survey, since these tell nothing of the kernel.
+evidence. It can be stopped at any time, also by kill -9: the same command goes on with the part that was cut off. When
+cases changed, the parts that they are of are run again, and so is by the next survey a part with errors, since these
+tell nothing of the kernel.
 
 A kernel that cannot be had is one line. The exit code is 0 when all that were measured are good, 1 when a case failed,
 2 when none could be had, 3 when the suite or its surroundings broke or the input is wrong.
@@ -81,7 +82,7 @@ def main(environment: Mapping[str, str] = os.environ, machines: Machines | None 
     try:
         kernels = choose_kernels(environment.get("KERNELS", "").split())
         with _alone(BUILD):
-            return Survey(say, machines or _throwaway_machines(console, say), case_version()).run(kernels)
+            return Survey(say, machines or _throwaway_machines(console, say), case_versions()).run(kernels)
     except InputError as error:
         print(f"make survey: {error}", file=sys.stderr)
         return _WRONG
@@ -91,12 +92,13 @@ def main(environment: Mapping[str, str] = os.environ, machines: Machines | None 
 
 
 class Survey:
-    """Measures kernels by the cases of version ``cases``."""
+    """Measures kernels by cases whose ``versions`` are by part."""
 
-    def __init__(self, say: Callable[[str], None], machines: Machines, cases: str) -> None:
+    def __init__(self, say: Callable[[str], None], machines: Machines, versions: Mapping[str, str]) -> None:
         self._say = say
         self._machines = machines
-        self._cases = cases
+        self._versions = versions
+        self._cases = hashlib.sha256(" ".join(versions.values()).encode()).hexdigest()[:_DIGITS]
 
     def run(self, kernels: Sequence[DebianKernel]) -> int:
         """Measure ``kernels`` and return the exit code; raises InputError for kept results that cannot be read."""
@@ -131,8 +133,8 @@ class Survey:
             self._say(f"{place}: {image.release} was measured on {before.day}")
             return before
         self._say(f"{place}: {image.release}")
-        directory = BUILD / f"{image.release}-{digest}" / self._cases
-        results = [result for part in AREAS for result in self._part(kernel, image, part, directory / _kept_as(part))]
+        directory = BUILD / f"{image.release}-{digest}"
+        results = [result for part in AREAS for result in self._part(kernel, image, part, directory)]
         record = make_record(kernel.name, measured, date.today(), results)
         write_record(RECORDS, record)
         counts = ", ".join(f"{count} {verdict.value}" for verdict, count in record.counts.items() if count)
@@ -141,6 +143,7 @@ class Survey:
 
     def _part(self, kernel: DebianKernel, image: KernelImage, part: str, directory: Path) -> list[Result]:
         """Return the results of a part, which is run unless ``directory`` has them, and no error among them."""
+        directory /= f"{_kept_as(part)}-{self._versions[part]}"
         # what was cut off has no results
         kept = read_check(directory) if (directory / RESULTS).exists() else None
         if kept is None or any(result.verdict is Verdict.ERROR for result in kept):
@@ -167,15 +170,19 @@ _OTHERS = ("guest", "reboot", "upstream")
 _SUFFIXES = (".py", ".yaml")
 
 
-def case_version() -> str:
-    """Return what the cases that a throwaway machine runs, and their oracle, are known by: it changes when they do.
+def case_versions() -> dict[str, str]:
+    """Return for each part what its cases, all that they use, and their oracle are known by: it changes when they do.
 
     Raises InputError where there are no tests.
     """
+    library = _digest(_LIBRARY, _ROOMS)
     tests = tests_directory()
-    rooms = [(_LIBRARY, room) for room in _ROOMS] + [(tests, folder) for folder in LIVE]
-    digest = hashlib.sha256()
-    for root, name in rooms:
+    return {part: _digest(tests, (part,), library) if part in LIVE else library for part in AREAS}
+
+
+def _digest(root: Path, folders: Sequence[str], before: str = "") -> str:
+    digest = hashlib.sha256(before.encode())
+    for name in folders:
         for file in sorted(path for path in (root / name).rglob("*") if path.suffix in _SUFFIXES):
             relative = file.relative_to(root)
             if not set(relative.parts) & set(_OTHERS):

@@ -1,10 +1,10 @@
-"""The version of the cases changes with each of them, and with nothing else."""
+"""The version of a part changes with its cases and what they use, and with nothing else."""
 
 from pathlib import Path
 
 import pytest
 from ci import survey as module
-from ci.survey import case_version
+from ci.survey import case_versions
 
 
 @pytest.fixture
@@ -27,25 +27,31 @@ def _write(file: Path) -> None:
     "name", ["library/cases/judge.py", "library/cases/boot/a.yaml", "library/oracle/rules.py", "tests/pool/pool.py"]
 )
 def test_what_decides_about_a_kernel_makes_another_version(tree: Path, name: str) -> None:
-    before = case_version()
+    before = case_versions()
     (tree / name).rename((tree / name).with_stem("other"))
-    assert case_version() != before
+    assert case_versions() != before
     (tree / name).write_text("changed")
     (tree / name).with_stem("other").unlink()
-    assert case_version() != before
+    assert case_versions() != before
 
 
 @pytest.mark.parametrize(
     "name", ["library/cases/guest/g.py", "library/report/r.py", "tests/guest/start.py", "tests/a.py"]
 )
 def test_what_does_not_makes_none(tree: Path, name: str) -> None:
-    before = case_version()
+    before = case_versions()
     _write(tree / name)
     (tree / name).write_text("changed")
     (tree / "library" / "cases" / "__pycache__").mkdir()
     (tree / "library" / "cases" / "__pycache__" / "judge.pyc").touch()
-    assert case_version() == before
+    assert case_versions() == before
 
 
-def test_the_tree_itself_has_one() -> None:
-    assert len(case_version()) == 12
+def test_cases_of_an_area_are_of_its_part_alone(tree: Path) -> None:
+    before = case_versions()
+    (tree / "tests" / "pool" / "pool.py").write_text("changed")
+    assert {part for part, version in case_versions().items() if version != before[part]} == {"pool"}
+
+
+def test_the_tree_itself_has_one_for_each_part() -> None:
+    assert {len(version) for version in case_versions().values()} == {12}

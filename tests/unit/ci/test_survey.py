@@ -59,7 +59,7 @@ class Double:
 def double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
     monkeypatch.setattr(survey, "BUILD", tmp_path / "build" / "survey")
     monkeypatch.setattr(survey, "RECORDS", tmp_path / "docs" / "kernels")
-    monkeypatch.setattr(survey, "case_version", lambda: "0123456789ab")
+    monkeypatch.setattr(survey, "case_versions", lambda: dict.fromkeys(AREAS, "0123456789ab"))
     yield Double(tmp_path)
 
 
@@ -107,12 +107,25 @@ def test_another_version_of_the_cases_and_another_kernel_are_measured(
     double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure(double)
-    monkeypatch.setattr(survey, "case_version", lambda: "ba9876543210")
+    monkeypatch.setattr(survey, "case_versions", lambda: dict.fromkeys(AREAS, "ba9876543210"))
     measure(double)
     assert len(double.ran) == 4 * len(AREAS)
     (double.directory / "trixie-s390x").write_text("the next one")
     measure(double)
     assert double.ran[4 * len(AREAS) :] == [("trixie/s390x", part) for part in AREAS]
+
+
+def test_only_the_part_whose_cases_are_others_is_measured_again(
+    double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(double, "trixie/s390x")
+    file = tmp_path / "docs" / "kernels" / "trixie-s390x.json"
+    before = json.loads(file.read_text())["measured"]["cases"]
+    versions = {**dict.fromkeys(AREAS, "0123456789ab"), "numa": "ba9876543210"}
+    monkeypatch.setattr(survey, "case_versions", lambda: versions)
+    measure(double, "trixie/s390x")
+    assert double.ran[len(AREAS) :] == [("trixie/s390x", "numa")]
+    assert json.loads(file.read_text())["measured"]["cases"] != before
 
 
 def test_a_kernel_that_two_suites_have_is_run_once(double: Double) -> None:
@@ -181,7 +194,7 @@ def test_kept_results_that_cannot_be_read_are_one_line(
 ) -> None:
     measure(double, "trixie/s390x")
     (tmp_path / "docs" / "kernels" / "trixie-s390x.json").unlink()
-    (results,) = (tmp_path / "build" / "survey").glob("*/*/cgroup/results.json")
+    (results,) = (tmp_path / "build" / "survey").glob("*/cgroup-*/results.json")
     results.write_text(text)
     capsys.readouterr()
     assert measure(double, "trixie/s390x") == 3

@@ -24,7 +24,7 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-BYTE_ENDS = Area("thp/byte-ends", sizes=Sizes.ONCE)
+BYTE_ENDS = Area("thp/byte-ends", sizes=Sizes.ONCE, uncleared=True)
 
 CUT = "fallocate(2) FALLOC_FL_PUNCH_HOLE; ftruncate(2); mm/shmem.c shmem_undo_range()"
 PARTIAL = f"{CUT}; mm/truncate.c truncate_inode_partial_folio()"

@@ -27,7 +27,7 @@ from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_D
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-COLLAPSE = Area("thp/collapse", sizes=Sizes.ONCE)
+COLLAPSE = Area("thp/collapse", sizes=Sizes.ONCE, uncleared=True)
 
 DOC = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 SINCE = "6.1"

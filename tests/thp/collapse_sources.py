@@ -46,7 +46,7 @@ from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-SOURCES = Area("thp/collapse-sources", sizes=Sizes.ONCE)
+SOURCES = Area("thp/collapse-sources", sizes=Sizes.ONCE, uncleared=True)
 
 DOC = f"{THP_DOC} Khugepaged controls"
 COLLAPSE = "madvise(2) MADV_COLLAPSE"

@@ -34,7 +34,7 @@ from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-CONTENTS = Area("thp/contents", sizes=Sizes.ONCE)
+CONTENTS = Area("thp/contents", sizes=Sizes.ONCE, uncleared=True)
 
 _NEW_VALUE = 77
 _SWAPPED_OUT = "thp_swpout, thp_swpout_fallback and zswpout together"

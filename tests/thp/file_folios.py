@@ -22,7 +22,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import KIB, MIB
 
-FILES = Area("thp/file-folios", sizes=Sizes.ONCE)
+FILES = Area("thp/file-folios", sizes=Sizes.ONCE, uncleared=True)
 
 EVERY = ("ext4", "xfs", "btrfs", TMPFS)
 DISKS = ("ext4", "xfs", "btrfs")

@@ -29,7 +29,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
 
-SHARED = Area("thp/shared-memory", sizes=Sizes.ONCE)
+SHARED = Area("thp/shared-memory", sizes=Sizes.ONCE, uncleared=True)
 
 #: what uses a byte of a file for the first time
 _Use = Callable[[Live, HugeFile, int], None]

@@ -33,7 +33,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-TMPFS_FILES = Area("thp/tmpfs-files", sizes=Sizes.ONCE)
+TMPFS_FILES = Area("thp/tmpfs-files", sizes=Sizes.ONCE, uncleared=True)
 
 DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
 _PAGES = 8

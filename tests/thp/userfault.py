@@ -30,7 +30,7 @@ from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-USERFAULT = Area("thp/userfault", sizes=Sizes.ONCE)
+USERFAULT = Area("thp/userfault", sizes=Sizes.ONCE, uncleared=True)
 
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 PROTECTED = f"{DOC} Write Protect Notifications; Documentation/admin-guide/mm/pagemap.rst bit 57"

@@ -69,15 +69,23 @@ class Area:
     """The cases of one file below tests/; ``name`` starts the names of their results.
 
     ``sizes`` are those of every case that names none itself. No case may need ``around``: a case can run alone. With
-    ``first`` nothing else may have been done on a throwaway machine before.
+    ``first`` nothing else may have been done on a throwaway machine before. With ``uncleared`` such a machine does not
+    clear pages as they are allocated, so that a case sees those that nobody cleared when they were mapped.
     """
 
     def __init__(
-        self, name: str, *, sizes: Sizes = Sizes.EACH, around: Around = nullcontext, first: bool = False
+        self,
+        name: str,
+        *,
+        sizes: Sizes = Sizes.EACH,
+        around: Around = nullcontext,
+        first: bool = False,
+        uncleared: bool = False,
     ) -> None:
         self.name = name
         self.around = around
         self.first = first
+        self.uncleared = uncleared
         self._sizes = sizes
         self.cases: list[Case] = []
 

@@ -26,19 +26,28 @@ from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.qemu.virtual_machine import VirtualMachine
 
-#: distributions have memory cleared when it is allocated, too: that hides a huge page which nobody clears when it is
-#: mapped, and an emulated machine clears a gigantic page in a second (Documentation/admin-guide/kernel-parameters.txt)
-_CLEARS_NOTHING = "init_on_alloc=0"
 #: whoever asked, the agent or an actor: an oops is the end of the machine, with its trace on the console, and by the
 #: kernel's fault or the emulator's
 _ENDS_AT_AN_OOPS = "oops=panic"
-_WORDS = f"{_CLEARS_NOTHING} {_ENDS_AT_AN_OOPS}"
 _SERIAL_SHOWN = 20_000
 #: what so many tasks have left in memory may lie within each range that a huge page needs; another boot takes seconds,
 #: and where a new machine has no range either, it would be in vain each time
 _TASKS_THAT_WEAR = 10
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MachineKind:
+    """A machine with ``memory`` bytes on each node, where the kernel clears pages as it allocates them or does not.
+
+    Distributions have them ``cleared``, and only then does the kernel look whether pages are bad that are allocated and
+    freed (since 6.4, 700d2e9a36b9). But that hides a huge page which nobody clears when it is mapped, and an emulated
+    machine clears a gigantic page in a second.
+    """
+
+    memory: tuple[int, ...]
+    cleared: bool = True
 
 
 @dataclass(frozen=True)
@@ -57,16 +66,13 @@ class MachinePlan:
     cpus: int = 2
     before_end: Callable[[RunningMachine], None] = lambda _running: None
 
-    def machine(self, memory: tuple[int, ...]) -> VirtualMachine:
-        """Return a machine with ``memory`` bytes on each node, on one where the architecture has no more."""
-        if self.nodes:
-            return VirtualMachine(self.kernel, self.cpu, self.nodes, self._words, cpus=self.cpus, runs_guests=True)
-        nodes = memory if len(memory) <= find_board(self.kernel.architecture).max_nodes else (sum(memory),)
-        return VirtualMachine(self.kernel, self.cpu, nodes, self._words, cpus=self.cpus, runs_guests=True)
-
-    @property
-    def _words(self) -> str:
-        return f"{_WORDS} {self.append}".strip()
+    def machine(self, kind: MachineKind) -> VirtualMachine:
+        """Return a machine of that kind, with all memory on one node where the architecture has no more."""
+        words = f"init_on_alloc={int(kind.cleared)} {_ENDS_AT_AN_OOPS} {self.append}".strip()
+        memory = kind.memory
+        if len(memory) > find_board(self.kernel.architecture).max_nodes:
+            memory = (sum(memory),)
+        return VirtualMachine(self.kernel, self.cpu, self.nodes or memory, words, cpus=self.cpus, runs_guests=True)
 
 
 @dataclass(frozen=True)
@@ -79,14 +85,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Unit:
-    """Tasks for one machine, one after the other: with ``memory`` bytes on each node, and what is set up ``around``.
+    """Tasks for one machine of a kind, one after the other, with what is set up ``around``.
 
     No task may need that: where a machine is lost, the others run on a new one. ``seconds`` is what they are taken to
     take as long as they have never run. With ``first`` no other unit may have run on the machine before.
     """
 
     name: str
-    memory: tuple[int, ...]
+    kind: MachineKind
     tasks: tuple[Task, ...]
     around: Callable[[Host], AbstractContextManager[object]] = nullcontext
     seconds: float = 60.0
@@ -111,7 +117,7 @@ class LiveMachine:
         self._around = ExitStack()
         self._unit: Unit | None = None
         self._running: RunningMachine | None = None
-        self._memory: tuple[int, ...] = ()
+        self._kind: MachineKind | None = None
         self._backend: ThrowawayMachine | None = None
         self._lock = threading.Lock()
         self._is_stopped = False
@@ -121,16 +127,16 @@ class LiveMachine:
         self.boots = 0
 
     @property
-    def memory(self) -> tuple[int, ...]:
-        """The memory that the machine that runs was asked for, empty without one."""
-        return self._memory if self._running else ()
+    def kind(self) -> MachineKind | None:
+        """What the machine that runs was asked for as, None without one."""
+        return self._kind if self._running else None
 
-    def host(self, memory: tuple[int, ...]) -> Host:
-        """Return a machine with ``memory`` on its nodes: the one that runs if it is such a one, else a new one.
+    def host(self, kind: MachineKind) -> Host:
+        """Return a machine of that kind: the one that runs if it is such a one, else a new one.
 
         Raises as ``judge`` does, and MachineLost where none comes up.
         """
-        return self._try_again(partial(self._host, memory))[0]
+        return self._try_again(partial(self._host, kind))[0]
 
     def judge(self, task: Task, unit: Unit) -> Result | None:
         """Do a task of ``unit`` and return its result, None when it is not meant for the machine.
@@ -163,20 +169,20 @@ class LiveMachine:
 
         return try_again(attempt)
 
-    def _host(self, memory: tuple[int, ...]) -> Host:
-        if self._backend is None or self.memory != memory:
+    def _host(self, kind: MachineKind) -> Host:
+        if self._backend is None or self.kind != kind:
             self.close()
             self.boots += 1
             self._tasks = 0
-            self._backend = self._boot(memory)
+            self._backend = self._boot(kind)
         return Host(self._backend)
 
-    def _boot(self, memory: tuple[int, ...]) -> ThrowawayMachine:
-        running = self._stack.enter_context(start_agent_machine(self._plan.machine(memory), self._plan.cache))
+    def _boot(self, kind: MachineKind) -> ThrowawayMachine:
+        running = self._stack.enter_context(start_agent_machine(self._plan.machine(kind), self._plan.cache))
         scratch = self._stack.enter_context(scratch_directory(self._plan.cache))
         with self._lock:
             # from now on ``stop`` ends it
-            self._running, self._memory = running, memory
+            self._running, self._kind = running, kind
             if self._is_stopped:
                 raise Stopped
         running.await_agent()
@@ -235,7 +241,7 @@ class LiveMachine:
     def _set_up(self, unit: Unit) -> Host:
         if unit.first and self._unit is not unit and self._tasks:
             self.close()
-        host = self._host(unit.memory)
+        host = self._host(unit.kind)
         if self._unit is not unit:
             self._unit = None
             try:

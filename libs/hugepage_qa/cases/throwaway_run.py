@@ -9,7 +9,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, result_name
 from hugepage_qa.cases.judge import judge, not_meant, page_sizes
-from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Task, Unit
+from hugepage_qa.cases.live_machine import LiveMachine, MachineKind, MachinePlan, Task, Unit
 from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.cases.random.soak import SOAK, soak_case
 from hugepage_qa.cases.result import Result
@@ -57,10 +57,9 @@ class LiveWanted:
                     if size in self.selection.sizes_of(area, case, sizes)
                 )
                 if tasks:
-                    memory = _NODES_OF_GIGANTIC if size in pools and (size or 0) >= _GIGANTIC else NODES
+                    kind = self._kind(size if size in pools else None, cleared=not area.uncleared)
                     seconds = len(tasks) * _CASE_SECONDS
-                    name = f"{area.name} {_words(size)}"
-                    yield Unit(name, self.nodes or memory, tasks, area.around, seconds, area.first)
+                    yield Unit(f"{area.name} {_words(size)}", kind, tasks, area.around, seconds, area.first)
         for size in pools:
             if not self.operations or (self.selection.sizes and size not in self.selection.sizes):
                 continue
@@ -69,12 +68,17 @@ class LiveWanted:
 
             random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations)
             name = f"/random/{format_size(size)}"
-            memory = _NODES_OF_GIGANTIC if size >= _GIGANTIC else NODES
-            yield Unit(f"random {_words(size)}", self.nodes or memory, (Task(name, random),))
+            yield Unit(f"random {_words(size)}", self._kind(size), (Task(name, random),))
         for minute in range(self.minutes):
             case = soak_case(self.seed + minute)
             task = Task(result_name(SOAK, case, None), partial(judge, SOAK, case, size=None))
-            yield Unit(f"soak {minute + 1}", self.nodes or NODES, (task,))
+            yield Unit(f"soak {minute + 1}", self._kind(None), (task,))
+
+    def _kind(self, size: int | None, *, cleared: bool = True) -> MachineKind:
+        """Return the machine for a pool of pages of ``size`` bytes, None for what needs none or one of small ones."""
+        is_gigantic = size is not None and size >= _GIGANTIC
+        memory = self.nodes or (_NODES_OF_GIGANTIC if is_gigantic else NODES)
+        return MachineKind(memory, cleared and not is_gigantic)
 
     def untried(self, results: Collection[str], sizes: Sequence[int]) -> Iterator[Result]:
         """Yield a skip for each case that none of ``results`` is of: it is for no page size of the machine."""
@@ -94,8 +98,8 @@ class ThrowawayRun:
         self._machines = [LiveMachine(plan) for _ in range(machines)]
         self._lock = threading.Lock()
         self._units: Jobs[Unit] | None = None
-        #: with how much memory units are: that of the machine that runs when they are planned, then of the longest ones
-        self._memories: list[tuple[int, ...]] = []
+        #: for which machines units are: that which runs when they are planned, then those of the longest ones
+        self._kinds: list[MachineKind] = []
         #: how many machines have begun
         self._begun = 0
         self._free = free_memory()
@@ -134,9 +138,9 @@ class ThrowawayRun:
     ) -> None:
         """Run units until all are taken, or others need the memory; machines end with the thread that started them."""
         with closing(machine), suppress(Stopped):
-            units, memory = self._begin(machine, wanted, took)
-            while unit := units.take(machine, partial(_is_for, memory), waits=False):
-                memory = unit.memory
+            units, kind = self._begin(machine, wanted, took)
+            while unit := units.take(machine, partial(_is_for, kind), waits=False):
+                kind = unit.kind
                 self._run_unit(unit, machine, tell)
 
     def _run_unit(self, unit: Unit, machine: LiveMachine, tell: Callable[[Result], None]) -> None:
@@ -151,33 +155,33 @@ class ThrowawayRun:
 
     def _begin(
         self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]
-    ) -> tuple[Jobs[Unit], tuple[int, ...]]:
-        """Return the units, and with how much memory those are that ``machine`` begins with.
+    ) -> tuple[Jobs[Unit], MachineKind]:
+        """Return the units, and for which kind those are that ``machine`` begins with.
 
         Each begins with others, in turn: what a machine has of its host's memory is dear when it is first used, and so
-        is another boot for the memory that the next units need.
+        is another boot for the kind that the next units need.
         """
         with self._lock:
             if self._units is None:
                 self._units = self._plan(machine, wanted, took)
-            memory = self._memories[self._begun % len(self._memories)]
+            kind = self._kinds[self._begun % len(self._kinds)]
             self._begun += 1
-            return self._units, memory
+            return self._units, kind
 
     def _plan(self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]) -> Jobs[Unit]:
         """Return the units, the longest first, planned by the page sizes of ``machine``, the first that is there."""
-        memory = wanted.nodes or NODES
-        host = machine.host(memory)
+        kind = MachineKind(wanted.nodes or NODES)
+        host = machine.host(kind)
         self._sizes = page_sizes(host)
         planned = [*wanted.units(self._sizes, read_pool_view(host).pools)]
         # of those that take as long the last ones first
         planned = sorted(planned, key=lambda unit: took.get(unit.name, unit.seconds))[::-1]
-        self._memories = [*dict.fromkeys([memory, *(unit.memory for unit in planned)])]
-        return Jobs(planned, lambda unit: sum(unit.memory), self._free, {machine: sum(memory)})
+        self._kinds = [*dict.fromkeys([kind, *(unit.kind for unit in planned)])]
+        return Jobs(planned, lambda unit: sum(unit.kind.memory), self._free, {machine: sum(kind.memory)})
 
 
-def _is_for(memory: tuple[int, ...], unit: Unit) -> bool:
-    return unit.memory == memory
+def _is_for(kind: MachineKind, unit: Unit) -> bool:
+    return unit.kind == kind
 
 
 def _words(size: int | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.cases.fake_machines import SERIAL, FakeMachines, backend_of, lost, plan
 
-from hugepage_qa.cases.live_machine import LiveMachine, Task, Unit
+from hugepage_qa.cases.live_machine import LiveMachine, MachineKind, Task, Unit
 from hugepage_qa.cases.result import FRAGMENTED, Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
@@ -39,8 +39,10 @@ def live(machines: FakeMachines, tmp_path: Path) -> Iterator[LiveMachine]:
     assert not machines.running
 
 
-def unit(*acts: Act, memory: tuple[int, ...] = SMALL) -> Unit:
-    return Unit("unit", memory, tuple(Task(f"/task-{number}", act) for number, act in enumerate(acts)))
+def unit(*acts: Act, memory: tuple[int, ...] = SMALL, cleared: bool = True) -> Unit:
+    return Unit(
+        "unit", MachineKind(memory, cleared), tuple(Task(f"/task-{number}", act) for number, act in enumerate(acts))
+    )
 
 
 def ending_in(verdict: Verdict) -> Act:
@@ -122,14 +124,24 @@ def test_what_is_not_meant_for_the_machine_has_no_result_and_costs_no_machine(li
 
 
 def test_another_memory_is_another_machine(live: LiveMachine, machines: FakeMachines) -> None:
-    assert not live.memory
-    memories: list[tuple[int, ...]] = []
+    assert live.kind is None
+    kinds: list[MachineKind | None] = []
     for memory in (SMALL, SMALL, LARGE, SMALL):
         judge(live, unit(ending_in(Verdict.PASS), memory=memory))
-        memories.append(live.memory)
-    assert memories == [SMALL, SMALL, LARGE, SMALL]
+        kinds.append(live.kind)
+    assert kinds == [MachineKind(memory) for memory in (SMALL, SMALL, LARGE, SMALL)]
     assert [machine.machine.memory for machine in machines.started] == [SMALL, LARGE, SMALL]
     assert len(machines.running) == 1
+
+
+def test_a_machine_that_clears_pages_is_another_one_than_a_machine_that_does_not(
+    live: LiveMachine, machines: FakeMachines
+) -> None:
+    for cleared in (True, True, False):
+        judge(live, unit(ending_in(Verdict.PASS), cleared=cleared))
+    words = [machine.machine.command_line.split() for machine in machines.started]
+    assert ["init_on_alloc=1" in line for line in words] == [True, False]
+    assert ["init_on_alloc=0" in line for line in words] == [False, True]
 
 
 def test_machines_of_a_shape_that_was_asked_for_have_it_whatever_is_run(tmp_path: Path, machines: FakeMachines) -> None:
@@ -238,7 +250,7 @@ def test_a_machine_that_does_not_come_up_is_tried_once_more(
     live: LiveMachine, machines: FakeMachines, loss: Loss
 ) -> None:
     machines.at_boot = [lost(loss)]
-    live.host(SMALL)
+    live.host(MachineKind(SMALL))
     assert (live.boots, len(machines.running)) == (2, 1)
 
 
@@ -246,7 +258,7 @@ def test_a_machine_that_does_not_come_up_is_tried_once_more(
 def test_a_kernel_that_panics_at_boot_is_not_tried_again(live: LiveMachine, machines: FakeMachines, loss: Loss) -> None:
     machines.at_boot = [lost(loss)]
     with pytest.raises(MachineLost):
-        live.host(SMALL)
+        live.host(MachineKind(SMALL))
     assert live.boots == 1
 
 
@@ -290,7 +302,7 @@ class Around:
 
 def around(what: Around, *acts: Act) -> Unit:
     plain = unit(*acts)
-    return Unit(plain.name, plain.memory, plain.tasks, what)
+    return Unit(plain.name, plain.kind, plain.tasks, what)
 
 
 def test_it_is_there_once_for_the_tasks_of_a_unit_and_goes_before_another(live: LiveMachine) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,10 +45,11 @@ def area(
     name: str,
     *acts: Act,
     sizes: Sizes = Sizes.ONCE,
-    around: Callable[[Host], AbstractContextManager[object]] | None = None,
+    around: Callable[[Host], AbstractContextManager[object]] = nullcontext,
+    uncleared: bool = False,
 ) -> Area:
     """Return an area whose cases are ``case-0`` and so on."""
-    made = Area(name, sizes=sizes, around=around) if around else Area(name, sizes=sizes)
+    made = Area(name, sizes=sizes, around=around, uncleared=uncleared)
     for number, act in enumerate(acts):
 
         def case(live: Live, act: Act = act) -> None:
@@ -259,6 +260,21 @@ def test_machines_begin_with_units_that_need_other_memory(machines: FakeMachines
     run = Run(tmp_path, count=2)
     assert len(run(*(area(name, meets, sizes=Sizes.EACH) for name in "ab"))) == 4
     assert sorted(machine.machine.memory for machine in machines.started) == [NODES, LARGE_NODES]
+
+
+def test_memory_is_cleared_as_it_is_allocated_but_for_areas_that_look_whether_others_do(
+    run: Run, machines: FakeMachines
+) -> None:
+    run(area("a", passing), area("b", passing, uncleared=True), area("c", passing))
+    words = [machine.machine.command_line for machine in machines.started]
+    assert ["init_on_alloc=1" in line for line in words] == [True, False]
+
+
+def test_gigantic_pages_are_not_cleared_as_they_are_allocated(run: Run, machines: FakeMachines) -> None:
+    run(area("a", passing, sizes=Sizes.EACH))
+    words = {machine.machine.memory: machine.machine.command_line for machine in machines.started}
+    assert "init_on_alloc=1" in words[NODES]
+    assert "init_on_alloc=0" in words[LARGE_NODES]
 
 
 def test_the_next_machine_begins_with_the_longest_that_needs_other_memory(

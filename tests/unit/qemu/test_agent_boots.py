@@ -6,7 +6,7 @@ import pytest
 
 from hugepage_qa.cases.area_files import live_areas
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
-from hugepage_qa.cases.live_machine import LiveMachine, MachinePlan, Task, Unit
+from hugepage_qa.cases.live_machine import LiveMachine, MachineKind, MachinePlan, Task, Unit
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import LiveWanted, ThrowawayRun
@@ -60,7 +60,7 @@ def test_a_panic_fails_what_is_judged_with_its_line_and_what_was_done(live: Live
         return Result("/panic", Verdict.PASS)
 
     task = Task("/panic", panic)
-    result = live.judge(task, Unit("unit", (GIB,), (task,)))
+    result = live.judge(task, Unit("unit", MachineKind((GIB,)), (task,)))
     assert result is not None
     assert result.verdict is Verdict.FAIL
     assert result.reason.startswith("the kernel panicked: Kernel panic - not syncing: sysrq triggered crash")
@@ -70,7 +70,7 @@ def test_a_panic_fails_what_is_judged_with_its_line_and_what_was_done(live: Live
 
 
 def test_an_agent_that_is_killed_is_told_and_its_machine_ends(plan: MachinePlan) -> None:
-    with start_agent_machine(plan.machine((GIB,)), plan.cache) as running:
+    with start_agent_machine(plan.machine(MachineKind((GIB,))), plan.cache) as running:
         running.await_agent()
         assert running.base_page == 4096
         # kills all but the init, which the agent is a child of

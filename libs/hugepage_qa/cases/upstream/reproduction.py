@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from hugepage_qa.cases.live_machine import MachinePlan
+from hugepage_qa.cases.live_machine import MachineKind, MachinePlan
 from hugepage_qa.cases.result import one_line
 from hugepage_qa.cases.verdicts import try_again
 from hugepage_qa.errors import InputError
@@ -148,7 +148,7 @@ def reproduce(report: BugReport, kernel: KernelImage, cache: Path, append: str =
         return Reproduction(Answer.UNDECIDED, reason=f"{wanted.words} is of kernels since {wanted.since}")
     words = " ".join(filter(None, (wanted.words, append)))
     plan = MachinePlan(kernel, find_board(kernel.architecture).default_cpu, cache, words)
-    machine = replace(plan.machine(report.memory), cpus=wanted.cpus)
+    machine = replace(plan.machine(MachineKind(report.memory, cleared=False)), cpus=wanted.cpus)
     program = None if report.program is None else build_static(report.program, kernel.architecture)
     try:
         found, _lost_before = try_again(partial(_boot, machine, program, wanted.reads, cache))

@@ -17,6 +17,7 @@ from hugepage_qa.cases.broken_memory import (
     out_of_use,
 )
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.checked_pages import checks_pages
 from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
@@ -40,7 +41,7 @@ from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 
-HWPOISON = Area("hwpoison/transparent", sizes=Sizes.ONCE)
+HWPOISON = Area("hwpoison/transparent", sizes=Sizes.ONCE, uncleared=True)
 
 CACHE = "madvise(2) MADV_HWPOISON; mm/memory-failure.c"
 _NEW_VALUE = 77
@@ -121,6 +122,9 @@ def a_broken_part(live: Live) -> None:
 def a_broken_part_of_what_was_held(live: Live) -> None:
     need_memory_failure(live)
     need_mending(live)
+    if checks_pages(live):
+        # no bad page is handed out there; the whole huge page is taken out of memory until the machine is rebooted
+        raise CannotRun("all of a huge page of which a part broke is lost where pages are checked: see init_on_alloc=0")
     set_policy(live, "madvise")
     actor = live.actor()
     # what is given back is on the lists of a CPU, and of its node, from where it comes the next time

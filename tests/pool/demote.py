@@ -6,8 +6,8 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_of_others import expect_no_drift, free_bytes
 from hugepage_qa.cases.struct_pages import (
-    OPTIMIZE,
     need_struct_pages,
+    optimize_struct_pages,
     read_counted_struct_pages,
     struct_pages,
 )
@@ -78,7 +78,7 @@ def demoted_page_is_clean(live: Live) -> None:
 @DEMOTE.case("a page that gave back its struct pages is demoted to pages that can be used", RULE, since=SINCE)
 def optimised_page(live: Live) -> None:
     smaller = smaller_pool(live)
-    live.set_knob(OPTIMIZE, "1")
+    optimize_struct_pages(live)
     live.reserve(1)
     demote(live, 1)
     live.expect_pool(nr=0, free=0)
@@ -104,7 +104,7 @@ def optimised_parts(live: Live) -> None:
     smaller = smaller_pool(live)
     parts = live.size // smaller.size
     need_struct_pages(live, smaller.size)
-    live.set_knob(OPTIMIZE, "1")
+    optimize_struct_pages(live)
     # each of them keeps one base page, as their large one did
     expected = (parts - 1) * live.base_page
     limit = (struct_pages(live, live.size) - parts * live.base_page) // 2
@@ -139,7 +139,7 @@ def optimised_parts(live: Live) -> None:
 def freed_parts(live: Live) -> None:
     smaller = smaller_pool(live)
     need_struct_pages(live, smaller.size)
-    live.set_knob(OPTIMIZE, "1")
+    optimize_struct_pages(live)
     # the first page has the kernel make what it keeps for all, since 7.1 a page of tails (622026e87c40)
     live.reserve(1)
     live.set_nr(0)

@@ -11,9 +11,9 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_of_others import expect_no_drift, expect_not_others, free_bytes, used_memory
 from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.struct_pages import (
-    OPTIMIZE,
     need_struct_pages,
     need_struct_pages_elsewhere,
+    optimize_struct_pages,
     read_counted_struct_pages,
     struct_pages,
 )
@@ -87,7 +87,7 @@ def counted_struct_pages(live: Live) -> None:
     need_struct_pages_elsewhere(live)
     pages = max(1, _USED // live.size)
     for on in (True, False):
-        live.set_knob(OPTIMIZE, str(int(on)))
+        optimize_struct_pages(live, on=on)
         given = pages * (struct_pages(live, live.size) // live.base_page - 1) if on else 0
         before = read_counted_struct_pages(live)
         if before is None:
@@ -116,7 +116,7 @@ def optimised_pages_outlive_the_switch(live: Live) -> None:
 )
 def flags_of_an_optimised_page(live: Live) -> None:
     need_struct_pages(live, live.size)
-    live.set_knob(OPTIMIZE, "1")
+    optimize_struct_pages(live)
     live.reserve(1)
     memory = live.map(1)
     memory.touch()
@@ -144,7 +144,7 @@ def flags_of_an_optimised_page(live: Live) -> None:
 def optimised_surplus(live: Live) -> None:
     need_struct_pages(live, live.size)
     pages = max(1, _USED // live.size)
-    live.set_knob(OPTIMIZE, "1")
+    optimize_struct_pages(live)
     live.let_grow(pages)
     free, used = free_bytes(live), used_memory(live)
     for turn in range(1, 4):
@@ -181,7 +181,7 @@ def nobody_is_killed(live: Live) -> None:
     need_struct_pages(live, live.size)
     if live.host.has_others:
         raise CannotRun("others have memory of this machine, and could be killed")
-    live.set_knob(OPTIMIZE, "1")
+    optimize_struct_pages(live)
     # what is killed gives its memory back to these lists, where nobody is to have it from who waits for memory
     live.set_knob_if_there(_LISTS, str(_SHORTEST))
     watermark = int(live.host.read(MIN_FREE) or 0)
@@ -232,13 +232,13 @@ def _base_pages(live: Live, length: int) -> Memory:
 
 def _use_optimised(live: Live, *, switched_off: bool) -> None:
     pages = max(1, _USED // live.size)
-    live.set_knob(OPTIMIZE, "1")
+    optimize_struct_pages(live)
     live.reserve(pages)
     memory = live.map(pages)
     memory.fill()
     live.expect_pool(nr=pages, free=0)
     if switched_off:
-        live.set_knob(OPTIMIZE, "0")
+        optimize_struct_pages(live, on=False)
     memory.expect_filled()
     memory.unmap()
     live.expect_pool(nr=pages, free=pages)
@@ -250,7 +250,7 @@ def _use_optimised(live: Live, *, switched_off: bool) -> None:
 
 def _taken_by(live: Live, pages: int, *, on: bool) -> int:
     """Return how many bytes of free memory a pool of ``pages`` takes."""
-    live.set_knob(OPTIMIZE, str(int(on)))
+    optimize_struct_pages(live, on=on)
     before = free_bytes(live)
     live.reserve(pages)
     live.expect_pool(nr=pages, free=pages)

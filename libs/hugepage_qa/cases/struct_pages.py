@@ -1,9 +1,12 @@
 """Struct pages of huge pages, of which vm.hugetlb_optimize_vmemmap gives back all but those in one base page."""
 
+from hugepage_qa.cases.checked_pages import checks_pages
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 
 OPTIMIZE = "proc/sys/vm/hugetlb_optimize_vmemmap"
 #: bytes; a kernel with a larger one does not have the switch
@@ -27,6 +30,20 @@ def need_struct_pages_elsewhere(live: Live) -> None:
     """Raise CannotRun where memory that was added has its struct pages in itself, and keeps them (memmap_on_memory)."""
     if (live.host.read(_ON_MEMORY) or "N").strip() not in ("N", "0"):
         raise CannotRun("memory that was added has its struct pages in itself, and keeps them")
+
+
+def optimize_struct_pages(live: Live, *, on: bool = True) -> None:
+    """Have new pages of pools give their struct pages back, or keep them.
+
+    Raises CannotRun without the switch, and where all memory of pages that did so is lost when they are freed.
+    """
+    issue = MEMORY_ISSUES[Quirk.DEMOTED_PARTS_LOSE_MEMORY]
+    if on and issue.applies_to(live.kernel_version) and checks_pages(live):
+        raise CannotRun(
+            f"{issue.quirk.value}, a known bug of this kernel, has each page that gave its struct pages back be bad when"
+            " it is freed, and its memory lost until the machine is rebooted: with init_on_alloc=0 it can be judged"
+        )
+    live.set_knob(OPTIMIZE, str(int(on)))
 
 
 def read_counted_struct_pages(live: Live) -> int | None:

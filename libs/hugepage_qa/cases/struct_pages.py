@@ -40,8 +40,8 @@ def optimize_struct_pages(live: Live, *, on: bool = True) -> None:
     issue = MEMORY_ISSUES[Quirk.DEMOTED_PARTS_LOSE_MEMORY]
     if on and issue.applies_to(live.kernel_version) and checks_pages(live):
         raise CannotRun(
-            f"{issue.quirk.value}, a known bug of this kernel, has each page that gave its struct pages back be bad when"
-            " it is freed, and its memory lost until the machine is rebooted: with init_on_alloc=0 it can be judged"
+            f"{issue.quirk.value}, a known bug of this kernel, has pages that gave their struct pages back be bad when"
+            " they are freed, and their memory lost until it is rebooted: with init_on_alloc=0 it can be judged"
         )
     live.set_knob(OPTIMIZE, str(int(on)))
 

@@ -124,8 +124,9 @@ def _machine(area: Area) -> Iterator[Backend]:
 @contextmanager
 def _throwaway(settings: Settings, architecture: str) -> Iterator[Backend]:
     kernel = find_kernel(architecture, settings)
-    # room for gigantic pages (cases/throwaway_run.py)
-    machine = VirtualMachine(kernel, find_board(architecture).default_cpu, (6 * GIB, 5 * GIB), cpus=2, runs_guests=True)
+    # a machine for gigantic pages (cases/throwaway_run.py)
+    cpu, words = find_board(architecture).default_cpu, "init_on_alloc=0"
+    machine = VirtualMachine(kernel, cpu, (6 * GIB, 5 * GIB), words, cpus=2, runs_guests=True)
     with tempfile.TemporaryDirectory() as scratch, start_agent_machine(machine, cache_directory()) as running:
         running.await_agent()
         yield ThrowawayMachine(running, Path(scratch))

@@ -8,7 +8,8 @@ from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import run_on
+from hugepage_qa.cases.memory_policy import move_pages, run_on
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import anon_huge_pages, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
@@ -27,28 +28,29 @@ MOVED = "Documentation/admin-guide/cgroup-v1/memory.rst 8.2; mm/memcontrol.c mem
 NEVER_SINCE = "6.13"
 _MOVES, _USED, _LIMIT = "memory.move_charge_at_immigrate", "memory.usage_in_bytes", "memory.limit_in_bytes"
 _WITH_SWAP, _RECLAIM = "memory.memsw.usage_in_bytes", "memory.force_empty"
-_ANONYMOUS = 1
+#: what charges move of: bits of move_charge_at_immigrate
+_NOTHING, _ANONYMOUS, _OF_FILES = range(3)
 _PAGES = 4
 
 
 @MOVED_CHARGES.case(
     "a group that asks for it is charged for the huge pages of a process that moves there, and the old one no more, but"
-    " for those that are mapped in parts; without that all stay charged to the old one",
+    " for those that are mapped in parts; without that, or if it asks for files alone, all stay charged to the old one",
     MOVED,
     until=NEVER_SINCE,
 )
 def moved(live: Live) -> None:
     parent = new_group(live, "memory", Version.ONE)
-    for moves in (False, True):
-        with live.about(f"{_MOVES} is {int(moves)}"):
+    for moves in (_NOTHING, _ANONYMOUS, _OF_FILES, _ANONYMOUS | _OF_FILES):
+        with live.about(f"{_MOVES} is {moves}"):
             old, new = parent.child("old"), parent.child("new")
-            _let_charges_move(new, moves=moves)
+            _let_charges_move(new, moves)
             memory = _memory_in(live, old)
             # the last one is mapped in parts from now on
             memory.actor.call("mprotect", memory.at(_PAGES) - live.base_page, live.base_page, mmap.PROT_READ)
             memory.actor.call("mprotect", memory.at(_PAGES) - live.base_page, live.base_page, READ_WRITE)
             new.add(memory.actor)
-            gone = _PAGES - 1 if moves else 0
+            gone = _PAGES - 1 if moves & _ANONYMOUS else 0
             _expect_charged(live, old, _PAGES - gone)
             _expect_charged(live, new, gone)
             # rss_huge is what is mapped as a whole
@@ -57,7 +59,7 @@ def moved(live: Live) -> None:
             live.expect("AnonHugePages", (_PAGES - 1) * memory.size, anon_huge_pages(memory))
             memory.expect_filled()
             memory.unmap(0, 1)
-            _expect_charged(live, old, _PAGES - gone if moves else _PAGES - 1)
+            _expect_charged(live, old, _PAGES - gone if gone else _PAGES - 1)
             _expect_charged(live, new, max(gone - 1, 0))
             memory.actor.end()
             for group in (old, new):
@@ -73,7 +75,7 @@ def moved(live: Live) -> None:
 def refused(live: Live) -> None:
     parent = new_group(live, "memory", Version.ONE)
     old, new = parent.child("old"), parent.child("new")
-    _let_charges_move(new, moves=True)
+    _let_charges_move(new, _ANONYMOUS)
     memory = _memory_in(live, old)
     new.write(_LIMIT, str((_PAGES - 1) * memory.size))
     live.expect_errno(errno.ENOMEM, new.add, memory.actor)
@@ -119,10 +121,33 @@ def swapped_out(live: Live) -> None:
     _expect_stat(live, group, rss=0, rss_huge=0, swap=0)
 
 
-def _let_charges_move(group: ControlGroup, *, moves: bool) -> None:
-    """Have the memory of who moves to ``group`` charged there, or not. Raises CannotRun where the kernel cannot."""
+@MOVED_CHARGES.case(
+    "huge pages that move to another node stay charged to their group, as memory and as memory with swap",
+    "Documentation/admin-guide/cgroup-v1/memory.rst 2.2, 2.4; mm/memcontrol.c mem_cgroup_migrate(); move_pages(2)",
+    nodes=2,
+)
+def on_another_node(live: Live) -> None:
+    group = new_group(live, "memory", Version.ONE).child("moving")
+    memory = _memory_in(live, group)
+    if group.read(_WITH_SWAP) is None:
+        raise CannotRun("memory and swap are not counted together (swapaccount=0)")
+    for node in (*live.nodes[:2], live.nodes[0]):
+        need_memory(live, [node], memory.length)
+        pages = [memory.at(page) for page in range(_PAGES)]
+        live.expect("status of move_pages", [node] * _PAGES, move_pages(memory.actor, pages, [node] * _PAGES))
+        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+        for name in (_USED, _WITH_SWAP):
+            _expect_charged(live, group, _PAGES, name)
+    memory.actor.end()
+    for name in (_USED, _WITH_SWAP):
+        _expect_charged(live, group, 0, name)
+    group.remove()
+
+
+def _let_charges_move(group: ControlGroup, kinds: int) -> None:
+    """Have those kinds of memory of who moves to ``group`` charged there. Raises CannotRun where the kernel cannot."""
     try:
-        group.write(_MOVES, str(_ANONYMOUS if moves else 0))
+        group.write(_MOVES, str(kinds))
     except Refused as refusal:
         raise CannotRun(f"this kernel moves no charges: {refusal.strerror}") from refusal
 

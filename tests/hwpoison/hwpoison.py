@@ -34,17 +34,20 @@ MEND = "Documentation/mm/hwpoison.rst unpoison-pfn; mm/memory-failure.c unpoison
 
 
 @HWPOISON.case(
-    "a page that will break, a private one and one of a file, is replaced by a free one, and nobody notices",
+    "a page that will break, a private one and one of a file, is replaced by a free one, and nobody notices; of it the"
+    " base page that will break is taken out of use, and no other",
     SOFT,
     sizes=Sizes.BUDDY,
     pages=4,
 )
 def soft_offline_takes_a_free_page(live: Live) -> None:
-    for shared, left in ((False, 3), (True, 2)):
+    for shared, offset, left in ((False, 5 * live.base_page, 3), (True, live.size - live.base_page, 2)):
         memory = live.map(1, shared=shared)
         memory.fill()
         before = out_of_use(live)
-        break_page(live, memory, 0, MADV_SOFT_OFFLINE)
+        frame = memory.pagemap([memory.address + offset])[0] & FRAME
+        break_page(live, memory, offset, MADV_SOFT_OFFLINE)
+        expect_flag(live, memory, frame)
         live.expect_pool(nr=left, free=left - 1)
         live.expect_sysctl(left)
         memory.expect_filled()

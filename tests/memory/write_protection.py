@@ -264,6 +264,32 @@ def protected_page_forked(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
 
 
+@PROTECTION.case(
+    "what was protected is so no more when the userfaultfd is closed, there or not, and can be written; mincore(2) does"
+    " not tell that a page is there which is protected before it is",
+    f"{DOC} Write Protect Notifications; fs/userfaultfd.c userfaultfd_release(); mm/mincore.c mincore_hugetlb()",
+    since="6.0",  # before, it stayed so when it was unregistered, too; closed, until 6.1.91 (c88033efe9a3)
+    pages=2,
+)
+def closed(live: Live) -> None:
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        memory.part(0).fill(3)
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+        for page in range(2):
+            fault.write_protect(page)
+        every = live.size // live.base_page
+        live.expect("base pages that are protected", 2 * every, len(protected_pages(memory)))
+        live.expect("pages in memory (mincore)", (0,), in_memory(live, memory))
+        memory.actor.call("close", fault.descriptor)
+        live.expect("base pages that are protected when it is closed", [], protected_pages(memory))
+        memory.expect_filled(3, pages=1)
+        memory.fill(4)
+        memory.expect_filled(4)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
 def expect_protected(live: Live, memory: Memory, *, is_protected: bool = True) -> None:
     """Expect pagemap to say of all base pages of a page, or of none, that userfaultfd protects them."""
     expected = live.size // live.base_page if is_protected else 0

@@ -1,5 +1,6 @@
 """Memory of a process that others reach, as debuggers do: who sees what they write."""
 
+import errno
 import os
 from collections.abc import Callable
 from itertools import product
@@ -135,6 +136,30 @@ def any_bytes_of_a_thp(live: Live) -> None:
     for make in (base_pages, huge_pages):
         with live.about(make.__name__.replace("_", " ")):
             _expect_any_bytes(live, make(live, 2))
+
+
+@WRITTEN_BY_OTHERS.case(
+    "who cannot reach the memory of its own that it gives reads and writes nothing of another one, EFAULT, and has no"
+    " hold of its pages after that",
+    "process_vm_readv(2) EFAULT; mm/process_vm_access.c process_vm_rw_single_vec()",
+    pages=1,
+)
+def unreachable_buffer(live: Live) -> None:
+    _need_access(live)
+    other = live.actor()
+    gone = ordinary_memory(live, other, 1)
+    gone.unmap()
+    for shared in (False, True):
+        memory = live.map(1, shared=shared)
+        memory.fill(OLD)
+        for name, offset in product(("process_vm_readv", "process_vm_writev"), (0, live.size - WORD)):
+            with live.about(f"{name} at {offset}, shared {shared}"):
+                vectors = (live.host.uapi.pack("2Q", at, WORD) for at in (gone.address, memory.address + offset))
+                local, remote = vectors
+                live.expect_errno(errno.EFAULT, other.call, name, memory.actor.pid, local, 1, remote, 1, 0)
+        memory.expect_filled(OLD)
+        memory.unmap()
+        live.expect_pool(nr=1, free=1)
 
 
 def _private(live: Live) -> Memory:

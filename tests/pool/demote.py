@@ -219,6 +219,17 @@ def demote_on_a_node(live: Live) -> None:
         smaller.expect_pool(nr=0, free=0)
 
 
+@DEMOTE.case("demotion on a node that has no page does nothing, though others have", RULE, since=SINCE, nodes=2)
+def demote_on_an_empty_node(live: Live) -> None:
+    smaller = smaller_pool(live)
+    there, empty = live.nodes[:2]
+    live.reserve(1, there)
+    demote(live, 1, empty)
+    live.expect_pool(nr=1, free=1, node=there)
+    for node in (there, empty):
+        smaller.expect_pool(nr=0, free=0, node=node)
+
+
 @DEMOTE.case("demotion on a node spares what is reserved, on whichever node it may be", RULE, since=SINCE, nodes=2)
 def reservations_stay_on_a_node(live: Live) -> None:
     smaller = smaller_pool(live)

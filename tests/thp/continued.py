@@ -153,6 +153,33 @@ def where_nothing_is(live: Live) -> None:
             file.actor.end()
 
 
+@CONTINUED.case(
+    "a private mapping of a file is mapped what the file has when a program says so: what is written there is its own,"
+    " and the file and who shares it keep what they had",
+    f"{SOURCE}, mfill_atomic_install_pte(); mmap(2) MAP_PRIVATE",
+    since="5.14",
+)
+def in_private(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, base = pmd_size(live), live.base_page
+    for huge in ("always", "never"):
+        with live.about(f"huge={huge}"):
+            file = _file(live, f"{mount_tmpfs(live, huge)}/file", 1)
+            shared = map_file(live, file.actor, file.descriptor, 1)
+            shared.fill(_VALUE)
+            file.actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
+            private = map_file(live, file.actor, file.descriptor, 1, shared=False)
+            fault = Userfault(private, Mode.MINOR, Feature.MINOR_SHMEM)
+            for offset in (0, size // 2, size - base):
+                _go_on(live, fault, offset, base)
+                _expect_part(live, private, offset, base, _VALUE)
+                private.actor.fill(private.address + offset, base, WORD, 1)
+                wrong = private.actor.check(private.address + offset, base, WORD, 1)
+                live.expect("words of its own that are wrong", 0, wrong)
+                shared.expect_filled(_VALUE)
+            file.actor.end()
+
+
 def _file(live: Live, path: str, pages: int) -> HugeFile:
     """Return a new file of ``pages`` huge pages without any memory."""
     with_blocks(live, pmd_size(live), pages)

@@ -12,6 +12,7 @@ from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_bl
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
@@ -28,6 +29,7 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.proc_tables import find_mount, huge_policy
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
@@ -248,6 +250,50 @@ def room_that_is_taken(live: Live) -> None:
     live.expect("bytes that statfs tells as free after that", 3 * size, _free_room(live, point))
     actor.call("ftruncate", first.descriptor, 0)
     live.expect("bytes that statfs tells as free without files", 4 * size, _free_room(live, point))
+
+
+@TMPFS_FILES.case(
+    "what fallocate(2) has allocated behind the end of a file stays its own, but for the hole that is punched there or"
+    " before it; a huge page that is split so keeps what lies behind the end",
+    "fallocate(2) FALLOC_FL_KEEP_SIZE; mm/shmem.c shmem_fallocate(), fallocend, since d144bf620534",
+    since="5.14",
+)
+def kept_behind_the_end(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, page = pmd_size(live), live.base_page
+    point, actor = mount_tmpfs(live, "always"), live.actor()
+    for place in (16 * page, size - page, size, 2 * size - 2 * page):
+        file = HugeFile(live, actor, live.open(actor, f"{point}/{place}"))
+        _write(live, file, 0)
+        with live.about(f"a hole at {place}"):
+            actor.call("fallocate", file.descriptor, FALLOC_FL_KEEP_SIZE, 0, 2 * size)
+            live.expect("size and st_blocks", (WORD, 2 * size), (file.size, file.blocks))
+            actor.call("fallocate", file.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, place, page)
+            live.expect("size and st_blocks with the hole", (WORD, 2 * size - page), (file.size, file.blocks))
+            live.expect("what the file holds", _VALUE, _read(live, file, 0))
+
+
+@TMPFS_FILES.case(
+    "a hole in a huge page that somebody has a hold of, so that it cannot be split, is zero, whole base pages and parts"
+    " of them, and no word beside it is",
+    "fallocate(2) FALLOC_FL_PUNCH_HOLE; mm/truncate.c truncate_inode_partial_folio(); vmsplice(2)",
+)
+def hole_in_a_held_page(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point, page = mount_tmpfs(live, "always"), live.base_page
+    half = pmd_size(live) // 2
+    for start, length in ((half, 16 * page), (page, page), (half + WORD, 2 * page), (half + 2 * WORD, page - 4 * WORD)):
+        with live.about(f"{length} bytes at {start}"):
+            path = f"{point}/{start}-{length}"
+            memory = filled_file(live, path, 1)
+            pipe_with(live, memory)
+            file = live.open(memory.actor, path)
+            memory.actor.call("fallocate", file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, length)
+            live.expect("words of the hole that are not zero", 0, memory.actor.nonzero(memory.address + start, length))
+            end = start + length
+            wrong = memory.wrong(0, start) + memory.wrong(end, memory.length - end)
+            live.expect("words beside the hole that changed", 0, wrong)
+            memory.actor.end()
 
 
 @TMPFS_FILES.case(

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import signal
 from contextlib import suppress
 from functools import partial
 
@@ -122,9 +123,7 @@ def a_broken_part(live: Live) -> None:
 def a_broken_part_of_what_was_held(live: Live) -> None:
     need_memory_failure(live)
     need_mending(live)
-    if checks_pages(live):
-        # no bad page is handed out there; the whole huge page is taken out of memory until the machine is rebooted
-        raise CannotRun("all of a huge page of which a part broke is lost where pages are checked: see init_on_alloc=0")
+    _need_to_get_it_back(live)
     set_policy(live, "madvise")
     actor = live.actor()
     # what is given back is on the lists of a CPU, and of its node, from where it comes the next time
@@ -136,8 +135,7 @@ def a_broken_part_of_what_was_held(live: Live) -> None:
     broken = memory.size // 2
     frame = memory.pagemap([memory.address + broken])[0] & FRAME
     reader = pipe_with(live, memory)
-    unsplit = EHWPOISON if live.kernel_version >= _TELLS_ALL else errno.EBUSY
-    live.expect_errno(unsplit, break_page, live, memory, broken, MADV_HWPOISON)
+    live.expect_errno(_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
     memory.unmap()
     word_from(live, actor, reader)
     others = advised(live, max(1, _MANY // memory.size), actor=actor)
@@ -187,6 +185,49 @@ def page_of_a_tmpfs(live: Live) -> None:
             live.expect("words of the hole that are not zero", 0, file.actor.nonzero(buffer, base))
             live.expect("bytes written when it was punched out", WORD, write(uapi.pack("Q", 1), WORD, broken))
         file.actor.end()
+
+
+@HWPOISON.case(
+    "a huge page of a tmpfs that somebody held when a base page of it broke, so that it could not be split, is mapped"
+    " in base pages from then on: the broken one is SIGBUS for all, and the others hold what they held",
+    f"{SPLIT}; mm/memory.c do_set_pmd(), since eac96c3efdb5",
+    since="5.16",
+)
+def broken_part_of_a_held_tmpfs_page(live: Live) -> None:
+    need_memory_failure(live)
+    need_mending(live)
+    _need_to_get_it_back(live)
+    let_only_pmd_inherit(live)
+    file = open_file(live, f"{mount_tmpfs(live, 'always')}/file")
+    memory = map_start(live, file.actor, file.descriptor, 1)
+    memory.fill()
+    expect_shared(live, memory, True, "huge=always")
+    broken = memory.size // 2
+    frame = memory.pagemap([memory.address + broken])[0] & FRAME
+    reader = pipe_with(live, memory)
+    live.expect_errno(_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
+    behind = broken + live.base_page
+    for reached in (map_file(live, file.actor, file.descriptor, 1), memory.seen_by(file.actor.fork())):
+        live.expect("words that changed", 0, reached.wrong(0, broken) + reached.wrong(behind, memory.size - behind))
+        live.expect_signal(signal.SIGBUS, reached.actor.read, reached.address + broken)
+        live.expect("ShmemPmdMapped", 0, reached.smaps().shmem_pmd_mapped)
+        reached.unmap()
+    live.expect("the word that is in the pipe", 1, word_from(live, file.actor, reader))
+    file.actor.end()
+    # a page that is in a file, or mapped, is not mended; a kernel that keeps it apart may refuse
+    with suppress(Refused):
+        mend(live, frame)
+
+
+def _need_to_get_it_back(live: Live) -> None:
+    """Raise CannotRun where a huge page of which a part broke is out of memory until the machine is rebooted, whole."""
+    if checks_pages(live):
+        raise CannotRun("all of a huge page of which a part broke is lost where pages are checked: see init_on_alloc=0")
+
+
+def _unsplit(live: Live) -> int:
+    """Return what madvise(2) says of a broken base page whose huge page is not split."""
+    return EHWPOISON if live.kernel_version >= _TELLS_ALL else errno.EBUSY
 
 
 @HWPOISON.case(

@@ -3,11 +3,12 @@
 import mmap
 import signal
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import kpagecount
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, bind, node_of
 from hugepage_qa.cases.places import free_place, memory_of_one_table, place_of_a_table
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
@@ -68,6 +69,29 @@ def mapped_once(live: Live) -> None:
     live.expect("what the other process sees", 1, theirs.read())
     live.expect("places where the first is mapped then", [2], kpagecount(live, ours.actor, frames[:1]))
     live.expect_pool(nr=2, free=0)
+
+
+@SHARED_TABLES.case(
+    "mbind(2) of one process moves no page that another one has by the same table, unless it is to move all",
+    f"mbind(2) MPOL_MF_MOVE, MPOL_MF_MOVE_ALL; {SHARED}; mm/mempolicy.c queue_folios_hugetlb()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def moved_by_a_policy(live: Live) -> None:
+    nodes = live.nodes[:2]
+    for node in nodes:
+        live.reserve(2, node)
+    both = of_two_processes(live)
+    for mover in both:
+        home = node_of(mover)
+        away = next(node for node in nodes if node != home)
+        for flags, node in ((MOVE, home), (MOVE_ALL, away)):
+            with live.about(f"flags {flags:#x}"):
+                bind(mover, [away], flags)
+                # who moved it has it by no table any more
+                for each in both:
+                    live.expect("what the page holds", 1, each.read())
+                live.expect("node of the page", node, node_of(mover))
 
 
 @SHARED_TABLES.case(

@@ -1,5 +1,6 @@
 """Huge pages that the kernel splits under pressure: those that are mapped in part, and those that hold little."""
 
+import mmap
 from collections.abc import Mapping
 from functools import partial
 
@@ -16,6 +17,7 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 DEFERRED = Area("thp/deferred-split", sizes=Sizes.ONCE)
 
@@ -36,6 +38,32 @@ def unmapped_in_part(live: Live) -> None:
     memory = expect_change(live, split, partial(_half_unmapped, live), lambda _memory: _shrink(live), _events, _shrink)
     live.expect("Rss", half, memory.smaps().rss)
     _expect_written(live, memory, half)
+
+
+@DEFERRED.case(
+    "a huge page of which one process has unmapped a half, and another one has all, is split by the shrinkers when that"
+    " one is gone, and not before; the other half holds what it held",
+    f"{THP_DOC} thp_deferred_split_page, thp_split_page; mm/rmap.c folio_remove_rmap_pmd(); {SCAN}",
+)
+def unmapped_whole_at_last(live: Live) -> None:
+    half = pmd_size(live) // 2
+
+    def shared() -> tuple[Memory, Actor]:
+        _shrink(live)
+        memory = huge_pages(live)
+        child = memory.actor.fork()
+        memory.actor.call("madvise", memory.address + half, half, mmap.MADV_DONTNEED)
+        return memory, child
+
+    def end(both: tuple[Memory, Actor]) -> None:
+        both[1].end()
+        _shrink(live)
+
+    for act, splits in ((lambda _both: _shrink(live), 0), (end, 1)):
+        memory, child = expect_change(live, {"thp_split_page": splits}, shared, act, _events, _shrink)
+        live.expect("Rss", half, memory.smaps().rss)
+        _expect_written(live, memory, half)
+        child.end()
 
 
 @DEFERRED.case(

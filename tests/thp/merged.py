@@ -46,6 +46,28 @@ def equal_pages(live: Live) -> None:
 
 
 @MERGED.case(
+    "KSM merges equal base pages behind memory that nobody has touched, in one page table, each that there is",
+    f"{KSM_DOC}; mm/ksm.c scan_get_next_rmap_item()",
+)
+def pages_behind_holes(live: Live) -> None:
+    _start_merging(live)
+    set_policy(live, "never")
+    memory, equal = advised(live), advised(live)
+    count = _base_pages(live, memory)
+    there = [number for number in range(1, count) if number % 5 == 0 or count // 4 < number < count // 2]
+    for each in (memory, equal):
+        for number in there:
+            each.actor.write(each.address + number * live.base_page, 1 + number)
+        each.advise(MADV_MERGEABLE)
+    found = _merged(live, memory, lambda: _shared(memory, equal), len(there))
+    live.expect("base pages with one frame for both", len(there), found)
+    for each in (memory, equal):
+        read = [each.actor.read(each.address + number * live.base_page) for number in there]
+        live.expect("what they hold", [1 + number for number in there], read)
+        live.expect("Rss", len(there) * live.base_page, each.smaps().rss)
+
+
+@MERGED.case(
     "of a huge page of zeroes KSM makes the zero page where use_zero_pages says so: it is no memory of the process, and"
     " what is written is one base page of it again",
     f"{KSM_DOC} use_zero_pages; mm/ksm.c replace_page()",
@@ -166,9 +188,12 @@ def _start_merging(live: Live) -> None:
         live.set_knob(f"{DIRECTORY}/{name}", value)
 
 
-def _merged(live: Live, memory: Memory, count: Callable[[], int]) -> int:
-    """Return ``count()`` of base pages when it is all of ``memory``, or when ksmd had its time. Raises CannotRun."""
-    first, began, wanted = _full_scans(live), live.host.clock(), _base_pages(live, memory)
+def _merged(live: Live, memory: Memory, count: Callable[[], int], pages: int | None = None) -> int:
+    """Return ``count()`` of base pages when it is ``pages``, by default all of ``memory``, or when ksmd had its time.
+
+    Raises CannotRun.
+    """
+    first, began, wanted = _full_scans(live), live.host.clock(), pages or _base_pages(live, memory)
 
     def is_over() -> bool:
         has_scanned = _full_scans(live) - first >= _SCANS and live.host.clock() - began >= _LEAST_SECONDS

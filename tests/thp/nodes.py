@@ -138,17 +138,20 @@ def interleaved(live: Live) -> None:
 
 
 @NODES.case(
-    "base pages of a node are collapsed into a huge page of the same node",
+    "base pages are collapsed into a huge page of the node that they, or most of them, are on, be it not the first's",
     "madvise(2) MADV_COLLAPSE; mm/khugepaged.c hpage_collapse_find_target_node()",
     since="6.1",
     nodes=2,
 )
 def collapsed(live: Live) -> None:
     need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
-    for node in live.nodes[:2]:
+    for node, first in product(live.nodes[:2], repeat=2):
         set_policy(live, "never")
         compact_if_short(live, pmd_size(live), _PAGES)
-        memory = _bound(live, node)
+        memory = _bound(live, first)
+        for page in range(memory.pages):
+            memory.touch(page)
+        memory_policy.set_policy(memory.actor, Mode.BIND, [node])
         memory.fill()
         live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
         memory_policy.set_policy(memory.actor, Mode.DEFAULT, [])
@@ -381,8 +384,7 @@ def _read_counters(live: Live) -> dict[str, int]:
     # the counters of each CPU are added up now, not within the next second
     live.host.write("proc/sys/vm/stat_refresh", "1")
     tree = ObservedTree(live.host)
-    directories = {node: node_directories(live.host)[node] for node in live.nodes}
-    shown = {node: read_meminfo(tree, f"{directory}/meminfo") for node, directory in directories.items()}
+    shown = {node: read_meminfo(tree, f"{node_directories(live.host)[node]}/meminfo") for node in live.nodes}
     names = ("AnonHugePages", "Shmem", *_SHARED)
     return {f"node{node} {name}": shown[node][name] for node in shown for name in names} | read_vmstat(tree)
 

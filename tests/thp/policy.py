@@ -23,6 +23,7 @@ from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, PR_GET_THP_D
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 POLICY = Area("thp/policy", sizes=Sizes.ONCE)
 
@@ -30,6 +31,8 @@ PROC_DOC = "Documentation/filesystems/proc.rst"
 PRCTL = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
 _CHOICES = ("enabled", "shmem_enabled")
 _LOW_KIB = 1024
+#: before, it stayed as it was raised (bd3400ea173f)
+_LOWERS = KernelVersion(5, 16)
 _POLICIES = ("always", "madvise", "never")
 #: each policy after each other one
 _CHANGES = ("always", "never", "madvise", "always", "madvise", "never", "always")
@@ -178,8 +181,9 @@ def values_that_are_refused(live: Live) -> None:
 
 
 @POLICY.case(
-    "huge pages that are switched on raise vm.min_free_kbytes where that is low, and leave it where it is higher",
-    "mm/khugepaged.c start_stop_khugepaged(), set_recommended_min_free_kbytes()",
+    "huge pages that are switched on raise vm.min_free_kbytes where that is low, and leave it where it is higher; when"
+    " they are switched off it is lower again",
+    "mm/khugepaged.c start_stop_khugepaged(), set_recommended_min_free_kbytes(), since bd3400ea173f",
 )
 def reserve_of_free_memory(live: Live) -> None:
     set_policy(live, "never")
@@ -190,6 +194,9 @@ def reserve_of_free_memory(live: Live) -> None:
     live.expect("vm.min_free_kbytes was raised", True, raised > _LOW_KIB)
     higher = 2 * raised
     live.host.write(f"{DIRECTORY}/enabled", "never")
+    if live.kernel_version >= _LOWERS:
+        lowered = read_integer(ObservedTree(live.host), MIN_FREE) or 0
+        live.expect(f"{lowered} KiB without huge pages is less than {raised} KiB", True, lowered < raised)
     live.host.write(MIN_FREE, str(higher))
     for policy in ("madvise", "never", "always"):
         live.host.write(f"{DIRECTORY}/enabled", policy)

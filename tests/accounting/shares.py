@@ -266,8 +266,8 @@ def shared_in_swap(live: Live) -> None:
 )
 def peak(live: Live) -> None:
     lack = may_lack(live)
-    # so many huge pages are more than four times what a counter may lack
-    each = lack * 4 // pmd_size(live) + 1
+    # so many huge pages are more than four times what a counter may lack, and an actor has besides
+    each = (lack + process_status(live, live.actor()).sizes["VmRSS"]) * 4 // pmd_size(live) + 1
     if each > 1 and each * pmd_size(live) > _MOST_EACH:
         raise CannotRun(f"VmHWM may be off by {lack >> 10} KiB with these CPUs and base pages")
     _prepare(live)

@@ -23,7 +23,7 @@ _NEW_VALUE = 77
 #: ksmd looks at a page twice before it merges it, and once more after it has seen the checksum change
 _SCANS = 4
 #: who has a hold of a huge page for a moment keeps it from being split in all of these, when there is little to scan
-_LEAST_SECONDS = 5.0
+_LEAST_SECONDS = 15.0
 _SCAN_SECONDS = 120.0
 
 
@@ -184,6 +184,8 @@ def _start_merging(live: Live) -> None:
     let_rest(live)
     # it sets pages_to_scan itself, and refuses others (since Linux 6.8)
     live.set_knob_if_there(f"{DIRECTORY}/advisor_mode", "none")
+    # it passes over pages that were not merged in earlier scans (since Linux 6.7)
+    live.set_knob_if_there(f"{DIRECTORY}/smart_scan", "0")
     for name, value in (("sleep_millisecs", "1"), ("pages_to_scan", "65536"), ("run", "1")):
         live.set_knob(f"{DIRECTORY}/{name}", value)
 

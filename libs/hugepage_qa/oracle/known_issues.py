@@ -70,6 +70,8 @@ class Quirk(Enum):
     FORKED_PAGE_STAYS_PROTECTED = "forked-page-stays-protected"
     MOVED_PAGE_STAYS_PROTECTED = "moved-page-stays-protected"
     UNREGISTER_ENDS_PROTECTION = "unregister-ends-protection"
+    CLOSED_USERFAULTFD_PROTECTS = "closed-userfaultfd-protects"
+    BUFFER_PAGE_COUNTED_AGAIN = "buffer-page-counted-again"
     TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"

@@ -87,6 +87,32 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.1.192, 6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.CLOSED_USERFAULTFD_PROTECTS,
+            summary="pages that userfaultfd protected stay marked as protected when it is closed, and who registers "
+            "them again is told of writes to what he has not protected",
+            example="a page of 2M, UFFDIO_WRITEPROTECT, close(): pagemap shows 512 base pages as protected",
+            cause="userfaultfd_release() takes the flag from the mapping, and leaves the entries as they are, which "
+            "userfaultfd_unregister() puts right (f369b07c8614)",
+            since=KernelVersion(5, 19),
+            until=KernelVersion(6, 9),
+            fix="mm/userfaultfd: reset ptes when close() for wr-protected ones (c88033efe9a3)",
+            backports=(KernelVersion(6, 1, 192),),
+            seen="6.1.176; right on 6.1.192, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.BUFFER_PAGE_COUNTED_AGAIN,
+            summary="a huge page in which buffers lie that are registered at once counts again as locked and pinned "
+            "for each that does not follow another one of it",
+            example="buffers in two pages of 2M, in the first, in the second, in the first again: VmPin is 6144 kB, "
+            "not 4096 kB, and ENOMEM where RLIMIT_MEMLOCK is 6 MiB",
+            cause="io_sqe_buffers_register() keeps the buffers of a call to itself until all are registered, and "
+            "headpage_already_acct() looks at those of earlier calls; the last page is remembered besides",
+            since=KernelVersion(6, 13),
+            until=KernelVersion(7, 2),
+            fix="hpage_acct_ref() of io_uring/rsrc.c, which counts who has a page (posted in May 2026)",
+            seen="6.18.44; right on 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
             summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
             example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "

@@ -266,11 +266,14 @@ def shared_in_swap(live: Live) -> None:
 )
 def peak(live: Live) -> None:
     lack = may_lack(live)
+    _prepare(live)
+    some = base_pages(live, 1)
+    besides = process_status(live, some.actor).sizes["VmRSS"] - some.length
+    some.actor.end()
     # so many huge pages are more than four times what a counter may lack, and an actor has besides
-    each = (lack + process_status(live, live.actor()).sizes["VmRSS"]) * 4 // pmd_size(live) + 1
+    each = (lack + max(besides, 0)) * 4 // pmd_size(live) + 1
     if each > 1 and each * pmd_size(live) > _MOST_EACH:
         raise CannotRun(f"VmHWM may be off by {lack >> 10} KiB with these CPUs and base pages")
-    _prepare(live)
     for make in (huge_pages, base_pages, shared_huge_pages, shared_base_pages):
         memory = make(live, 3 * each)
         with live.about(make.__name__):

@@ -265,9 +265,8 @@ def protected_page_forked(live: Live) -> None:
 
 
 @PROTECTION.case(
-    "what was protected is so no more when the userfaultfd is closed, there or not, and can be written; mincore(2) does"
-    " not tell that a page is there which is protected before it is",
-    f"{DOC} Write Protect Notifications; fs/userfaultfd.c userfaultfd_release(); mm/mincore.c mincore_hugetlb()",
+    "what was protected is so no more when the userfaultfd is closed, whether it is there or not, and can be written",
+    f"{DOC} Write Protect Notifications; fs/userfaultfd.c userfaultfd_release()",
     since="6.0",  # before, it stayed so when it was unregistered, too (f369b07c8614); closed: since c88033efe9a3
     pages=2,
 )
@@ -280,7 +279,6 @@ def closed(live: Live) -> None:
             fault.write_protect(page)
         every = live.size // live.base_page
         live.expect("base pages that are protected", 2 * every, len(protected_pages(memory)))
-        live.expect("pages in memory (mincore)", (0,), in_memory(live, memory))
         memory.actor.call("close", fault.descriptor)
         found, known = len(protected_pages(memory)), {Quirk.CLOSED_USERFAULTFD_PROTECTS: 2 * every}
         live.expect("base pages that are protected when it is closed", 0, found, known)

@@ -3,70 +3,36 @@
 import errno
 import signal
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
-from hugepage_qa.cases.file_contents import TMPFS, KnownFile, written_file
+from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.frames import largest_folio
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, await_khugepaged, let_rest, quicken
 from hugepage_qa.cases.khugepaged_work import put_to_work
+from hugepage_qa.cases.large_folios import DISKS, block_size, file_case, parts_of_folios
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
-from hugepage_qa.cases.thp_memory import allow_on_advice, collapse, pmd_size
-from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.cases.thp_memory import collapse, pmd_size
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_POPULATE_READ
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
-from hugepage_qa.sizes import KIB, MIB
+from hugepage_qa.sizes import KIB
 
 FILES = Area("thp/file-folios", sizes=Sizes.ONCE, uncleared=True)
 
-EVERY = ("ext4", "xfs", "btrfs", TMPFS)
-DISKS = ("ext4", "xfs", "btrfs")
 FALLOCATE = "fallocate(2)"
 #: madvise(2) MADV_COLLAPSE: not for files of this kind, or not now
 _NOT_COLLAPSED = (errno.EINVAL, errno.EAGAIN, errno.EBUSY, errno.ENOMEM)
-#: base pages of 64 KiB have huge pages of half a GiB
-_LARGEST_BLOCK = 16 * MIB
 _SPLIT_SECONDS = 10.0
 SMALLER = "mm/khugepaged.c collapse_file(); mm/huge_memory.c file_thp_enabled()"
 #: what is written at once, and is in a folio of its own then
 _PIECE = 64 * KIB
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
-FileAct = Callable[[Live, KnownFile], None]
-
-
-def case(
-    statement: str, source: str, *, on: tuple[str, ...] = EVERY, since: str | None = None
-) -> Callable[[FileAct], None]:
-    """Make the decorated function a case on each of these file systems.
-
-    It acts on a file of a huge page and a quarter twice: as it was written, and as it was read from the disk.
-    """
-
-    def register(act: FileAct) -> None:
-        for file_system in on:
-
-            @wraps(act)
-            def on_this(live: Live, file_system: str = file_system) -> None:
-                _allow(live)
-                try:
-                    # what is in a tmpfs is not read from anywhere
-                    for is_read in (False,) if file_system == TMPFS else (False, True):
-                        act(live, written_file(live, file_system, _block(live) * 5 // 4, is_read=is_read))
-                except Refused as refusal:
-                    if refusal.errno in _NO_ROOM:
-                        raise CannotRun(f"the file system is full: {refusal.strerror}") from refusal
-                    raise
-
-            on_this.__name__ = f"{act.__name__}_on_{file_system}"
-            FILES.case(f"{statement}, on {file_system}", source, since=since)(on_this)
-
-    return register
+case = partial(file_case, FILES)
 
 
 @case(
@@ -74,7 +40,7 @@ def case(
     f"{FALLOCATE} FALLOC_FL_PUNCH_HOLE; mm/truncate.c truncate_inode_partial_folio()",
 )
 def holes(live: Live, file: KnownFile) -> None:
-    for first, length in _ranges(live):
+    for first, length in parts_of_folios(live):
         file.punch(first, length)
         file.expect(f"with a hole of {length} bytes at {first}")
         file.write(first, length)
@@ -87,7 +53,7 @@ def holes(live: Live, file: KnownFile) -> None:
     on=DISKS,
 )
 def zeroes(live: Live, file: KnownFile) -> None:
-    for first, length in _ranges(live):
+    for first, length in parts_of_folios(live):
         file.zero(first, length)
         file.expect(f"with {length} bytes of zeroes at {first}")
 
@@ -100,7 +66,7 @@ def zeroes(live: Live, file: KnownFile) -> None:
 )
 def read_in_parts(live: Live, file: KnownFile) -> None:
     base, whole = live.base_page, file.contents.length
-    block = _block(live)
+    block = block_size(live)
     for first in (0, 8, base, 3 * base + 8, block // 2 - 8, block - base, block - 8, whole - base, whole - 8):
         for length, read in product((8, base, 2 * base + 16), (_read, _read_in_two, _spliced, _sent, _copied)):
             with live.about(f"{length} bytes from {first} on, {read.__name__[1:]}"):
@@ -154,7 +120,7 @@ def _copied(file: KnownFile, address: int, first: int, length: int) -> int:
 )
 def shorter_and_longer(live: Live, file: KnownFile) -> None:
     whole = file.contents.length
-    for end in (whole - live.base_page // 2, _block(live) + live.base_page, _block(live) // 2 + 8):
+    for end in (whole - live.base_page // 2, block_size(live) + live.base_page, block_size(live) // 2 + 8):
         file.truncate(end)
         file.expect(f"{end} bytes long")
         file.truncate(whole)
@@ -167,7 +133,7 @@ def shorter_and_longer(live: Live, file: KnownFile) -> None:
     on=("ext4", "xfs"),
 )
 def taken_out_and_put_in(live: Live, file: KnownFile) -> None:
-    base, half = live.base_page, _block(live) // 2
+    base, half = live.base_page, block_size(live) // 2
     for first, length in ((3 * base, base), (base, half)):
         file.take_out(first, length)
         file.expect(f"{length} bytes taken out at {first}")
@@ -182,7 +148,7 @@ def taken_out_and_put_in(live: Live, file: KnownFile) -> None:
 def stored_and_written(live: Live, file: KnownFile) -> None:
     memory = file.map()
     other = memory.seen_by(memory.actor.fork())
-    for first, length in _ranges(live):
+    for first, length in parts_of_folios(live):
         file.store(other, first, length)
         file.expect(f"{length} bytes stored at {first}")
         file.write(first + length // 2, length)
@@ -196,7 +162,7 @@ def stored_and_written(live: Live, file: KnownFile) -> None:
 def copied(live: Live, file: KnownFile) -> None:
     copy = file.copy()
     copy.expect("of a copy")
-    for first, length in _ranges(live):
+    for first, length in parts_of_folios(live):
         file.write(first, length)
         copy.write(first + length, length)
         file.expect(f"beside a copy, {length} bytes written at {first}")
@@ -210,7 +176,7 @@ def copied(live: Live, file: KnownFile) -> None:
 )
 def split(live: Live, file: KnownFile) -> None:
     memory = file.map()
-    file.store(memory, live.base_page, _block(live) // 2)
+    file.store(memory, live.base_page, block_size(live) // 2)
     pages = file.contents.length // live.base_page
     write_debugfs(live, "split_huge_pages", f"{file.path},0x0,{pages:#x}")
     file.expect("after a split")
@@ -224,7 +190,7 @@ def split(live: Live, file: KnownFile) -> None:
 )
 def split_to_orders(live: Live, file: KnownFile) -> None:
     pages = file.contents.length // live.base_page
-    highest = (_block(live) // live.base_page).bit_length() - 1
+    highest = (block_size(live) // live.base_page).bit_length() - 1
     for order in (*reversed(range(2, highest)), 0):
         # what was not written back, or is held for a moment by who else works on it, is not split
         file.actor.call("fsync", file.descriptor)
@@ -276,12 +242,12 @@ def collapsed(live: Live, file: KnownFile) -> None:
     on=DISKS,
 )
 def behind_the_end(live: Live, file: KnownFile) -> None:
-    end = _block(live) // 2 + live.base_page
+    end = block_size(live) // 2 + live.base_page
     memory = file.map()
     memory.actor.sum(memory.address, file.contents.length)
     file.truncate(end)
     memory.actor.sum(memory.address, end)
-    for place in (end, end + live.base_page, _block(live) - 8, _block(live)):
+    for place in (end, end + live.base_page, block_size(live) - 8, block_size(live)):
         live.expect_signal(signal.SIGBUS, memory.actor.read, memory.address + place)
         live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + place, 1)
     file.expect("after accesses behind its end")
@@ -339,24 +305,6 @@ def _mapped_whole(memory: Memory) -> int:
     memory.advise(MADV_POPULATE_READ, 0, 1)
     found = memory.smaps()
     return found.shmem_pmd_mapped + found.file_pmd_mapped
-
-
-def _block(live: Live) -> int:
-    """Return the bytes of a huge page, or of a folio that is as large as one on other machines."""
-    return min(pmd_size(live), _LARGEST_BLOCK)
-
-
-def _ranges(live: Live) -> tuple[tuple[int, int], ...]:
-    """Return start and length of ranges: within a base page, some base pages, and over the end of a huge page."""
-    base, size = live.base_page, _block(live)
-    return (base + 64, base // 2), (5 * base, 3 * base), (size // 2 + 8, size // 2 + base)
-
-
-def _allow(live: Live) -> None:
-    allow_on_advice(live)
-    if live.host.read(f"{DIRECTORY}/shmem_enabled") is None:
-        raise CannotRun("this kernel has no shared memory in huge pages")
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")  # and not "deny", which goes before huge=
 
 
 class ThpFileFolios(LiveTest):

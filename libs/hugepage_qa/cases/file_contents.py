@@ -4,6 +4,7 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -18,6 +19,7 @@ from hugepage_qa.kernel.uapi import (
 )
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.sizes import KIB
 
 TMPFS = "tmpfs"
 #: what is written first: no word of it is zero
@@ -25,6 +27,8 @@ _FIRST = 1
 #: from write to write, more than a file is long; and of what is written to a copy
 _GENERATION = 1 << 40
 _COPY = 1 << 12
+#: what is read at a time
+_PIECE = 64 * KIB
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,11 @@ class KnownFile:
         self._live.expect(f"bytes read, {where}", length, read)
         self._live.expect(f"words that are wrong when read, {where}", 0, self._wrong(self._buffer))
 
+    def read(self, length: int) -> None:
+        """Read its first ``length`` bytes, one piece after the other, so that it is read ahead. Raises OSError."""
+        for first in range(0, length, _PIECE):
+            self.actor.call("pread64", self.descriptor, self._buffer, min(_PIECE, length - first), first)
+
     def expect_read(self, read: Callable[["KnownFile", int, int, int], int], first: int, length: int) -> None:
         """Expect ``read`` to put what stands from ``first`` on at an address: ``length`` bytes, or up to the end."""
         expected = min(length, self.contents.length - first)
@@ -200,17 +209,30 @@ class KnownFile:
         return wrong
 
 
-def written_file(live: Live, file_system: str, length: int, *, is_read: bool) -> KnownFile:
+class Brought(Enum):
+    """What has brought the pages of a file into memory: XFS of 6.1 has base pages, PMD-sized and smaller folios then.
+
+    Since 6.12 a long write makes PMD-sized ones on XFS, too, and ext4 of 7.3 has large folios.
+    """
+
+    WRITTEN = "as it was written"
+    READ = "as it was read"
+    ADVISED = "as advised memory of it was read"
+
+
+def written_file(live: Live, file_system: str, length: int, brought: Brought) -> KnownFile:
     """Return a file of ``length`` bytes on ``file_system``, in large folios where that has them.
 
-    Of such that a long write makes or, ``is_read``, reading ahead of advised memory: XFS of 6.12 has PMD-sized ones
-    then, ext4 of 7.3, too. Raises CannotRun where the machine has no such file system.
+    Raises CannotRun where the machine has no such file system.
     """
     directory = mount_tmpfs(live, "always") if file_system == TMPFS else live.host.disk(file_system)
     file = KnownFile(live, live.actor(), directory, 2 * length)
     file.write(0, length)
-    if is_read:
+    if brought is not Brought.WRITTEN:
         file.evict()
+    if brought is Brought.READ:
+        file.read(length)
+    elif brought is Brought.ADVISED:
         memory = file.map()
         memory.advise(MADV_HUGEPAGE)
         file.actor.sum(memory.address, length)

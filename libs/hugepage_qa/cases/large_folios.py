@@ -1,0 +1,70 @@
+"""Cases on files in large folios, each on every file system that has such."""
+
+import errno
+from collections.abc import Callable
+from functools import wraps
+
+from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.file_contents import TMPFS, Brought, KnownFile, written_file
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Refused
+from hugepage_qa.sizes import MIB
+
+DISKS = ("ext4", "xfs", "btrfs")
+EVERY = (*DISKS, TMPFS)
+#: base pages of 64 KiB have huge pages of half a GiB
+_LARGEST_BLOCK = 16 * MIB
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+FileAct = Callable[[Live, KnownFile], None]
+
+
+def file_case(
+    area: Area, statement: str, source: str, *, on: tuple[str, ...] = EVERY, since: str | None = None
+) -> Callable[[FileAct], None]:
+    """Make the decorated function a case of ``area`` on each of these file systems.
+
+    It acts on a file of a huge page and a quarter that was brought into memory in each way.
+    """
+
+    def register(act: FileAct) -> None:
+        for file_system in on:
+
+            @wraps(act)
+            def on_this(live: Live, file_system: str = file_system) -> None:
+                _allow(live)
+                try:
+                    # what is in a tmpfs is not read from anywhere
+                    for brought in (Brought.WRITTEN,) if file_system == TMPFS else Brought:
+                        with live.about(brought.value):
+                            act(live, written_file(live, file_system, block_size(live) * 5 // 4, brought))
+                except Refused as refusal:
+                    if refusal.errno in _NO_ROOM:
+                        raise CannotRun(f"the file system is full: {refusal.strerror}") from refusal
+                    raise
+
+            on_this.__name__ = f"{act.__name__}_on_{file_system}"
+            area.case(f"{statement}, on {file_system}", source, since=since)(on_this)
+
+    return register
+
+
+def block_size(live: Live) -> int:
+    """Return the bytes of a huge page, or of a folio that is as large as one on other machines."""
+    return min(pmd_size(live), _LARGEST_BLOCK)
+
+
+def parts_of_folios(live: Live) -> tuple[tuple[int, int], ...]:
+    """Return start and length of ranges: within a base page, some base pages, and over the end of a huge page."""
+    base, size = live.base_page, block_size(live)
+    return (base + 64, base // 2), (5 * base, 3 * base), (size // 2 + 8, size // 2 + base)
+
+
+def _allow(live: Live) -> None:
+    allow_on_advice(live)
+    if live.host.read(f"{DIRECTORY}/shmem_enabled") is None:
+        raise CannotRun("this kernel has no shared memory in huge pages")
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")  # and not "deny", which goes before huge=

@@ -1,6 +1,7 @@
 """Every bug that was recorded is known by its exact value, and else a failure."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 from tests.unit.cases.recorded import Recorded, WithoutEvidence, recorded_cases
@@ -16,6 +17,8 @@ _LAST_LOOKS = 40
 _NUMBER = re.compile(r"\d+")
 #: in a file of the kernel; addresses and devices of smaps would be malformed
 _DECIMAL = re.compile(r"(?<![0-9a-f:])\d+(?![0-9a-f:-])")
+#: what a call says that has read something
+_DATA = re.compile(r"(ok \d+ [0-9a-f]*)[0-9a-f]{16}")
 
 every_bug = pytest.mark.parametrize("recorded", recorded_cases(verdict=Verdict.KNOWN), ids=str)
 
@@ -53,12 +56,16 @@ def test_another_value_is_a_failure(recorded: Recorded, monkeypatch: pytest.Monk
         patched.setattr(expectations, "KnownBug", Noted)
         recorded.judge(WithoutEvidence(recorded.events, count))
     (end,) = until_known
-    falsified = (_with_other_numbers(recorded, number) for number in range(end, max(0, end - _LAST_LOOKS), -1))
+    falsified = (
+        _falsified(recorded, number, other)
+        for number in range(end, max(0, end - _LAST_LOOKS), -1)
+        for other in (_raised, _with_another_end)
+    )
     assert any(reason and recorded.case.rule.statement in reason for reason in falsified)
 
 
-def _with_other_numbers(recorded: Recorded, number: int) -> str | None:
-    """Return why the case fails when all numbers in answer ``number`` are one too high; None where it does not."""
+def _falsified(recorded: Recorded, number: int, other: Callable[[object], object]) -> str | None:
+    """Return why the case fails when answer ``number`` is another one; None where it does not."""
     answers = 0
 
     def falsify(event: Event) -> Event:
@@ -66,18 +73,26 @@ def _with_other_numbers(recorded: Recorded, number: int) -> str | None:
         answers += 1
         if answers != number or not event.get("result"):
             return event
-        return event | {"result": _raised(event["result"])}
+        return event | {"result": other(event["result"])}
 
     judgement = recorded.judge(WithoutEvidence(recorded.events, falsify))
     return judgement.reason if judgement.verdict is Verdict.FAIL else None
 
 
 def _raised(result: object) -> object:
+    """Return an answer with all numbers one too high."""
     if isinstance(result, list) and all(isinstance(number, int) for number in result):
         return [number + 1 for number in result]
     if isinstance(result, list):
         return [_add_one(_NUMBER, result[0]), *result[1:]]
     return _add_one(_DECIMAL, result) if isinstance(result, str) else result
+
+
+def _with_another_end(result: object) -> object:
+    """Return what a call has read with its last eight bytes 0: of pagemap an entry."""
+    if not isinstance(result, list) or not (data := _DATA.fullmatch(str(result[0]))):
+        return result
+    return [f"{data[1]}{'00' * 8}", *result[1:]]
 
 
 def _add_one(number: re.Pattern[str], text: str) -> str:

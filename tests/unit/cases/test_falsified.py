@@ -42,6 +42,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     "faults-of-the-kernel-on-transparent-pages": ("call ioctl 3 3222841919 ",),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("call write ",),
+    # whether a page that nobody has any more is given back: one that is still in a file is not
+    "broken-part-of-a-held-tmpfs-page": ("tmp/debugfs",),
 }
 #: the same of all cases of an area, whose names others have, too: each registers memory, and asks with its number
 _NOT_JUDGED_IN = {"memory/read-only-pins": ("load ",)}
@@ -59,6 +61,7 @@ _OF_NODES = {
     "an-interleaving-writer-spreads-pages",
     "bound-memory-takes-pages-of-its-node",
     "demote-on-a-node",
+    "demote-on-an-empty-node",
 }
 #: that nothing happens is their rule, or that something is there: they have no stimulus that could be seen
 _NOTHING_HAPPENS = {

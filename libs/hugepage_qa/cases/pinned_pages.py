@@ -14,6 +14,7 @@ from hugepage_qa.process.actor import Actor, Refused
 # include/uapi/linux/io_uring.h: struct io_uring_params, and where it has sq_off.tail and cq_off.cqes
 _PARAMS, _TAIL_AT, _CQES_AT = 120, 44, 100
 _REGISTER_BUFFERS, _UNREGISTER_BUFFERS, _GET_EVENTS = 0, 1, 1
+_UPDATE_BUFFERS = 16
 _OFF_SQES = 0x10000000
 _READ_FIXED, _WRITE_FIXED = 4, 5
 _CQE, _RES_AT = 16, 8
@@ -47,6 +48,20 @@ class Pin:
         parts = parts or ((0, self._live.base_page),)
         vector = b"".join(self._uapi.pack("2Q", self._address + offset, length) for offset, length in parts)
         self._actor.call("io_uring_register", self._ring, _REGISTER_BUFFERS, vector, len(parts))
+
+    def replace(self, number: int, part: tuple[int, int]) -> None:
+        """Have the buffer ``number`` be another part of ``memory``: its offset and length in bytes. Raises Refused.
+
+        What it was is let go at once, or soon by a worker (before Linux 6.13). Since Linux 5.13.
+        """
+        offset, length = part
+        vector = self._actor.mmap(self._live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        for at, word in enumerate((self._address + offset, length)):
+            self._actor.write(vector + at * WORD, word)
+        # struct io_uring_rsrc_update2
+        update = self._uapi.pack("2I2Q2I", number, 0, vector, 0, 1, 0)
+        self._actor.call("io_uring_register", self._ring, _UPDATE_BUFFERS, update, len(update))
+        self._actor.call("munmap", vector, self._live.base_page)
 
     def let_go(self) -> None:
         """Let it go: what a ring holds when it is closed is let go later, by a worker."""

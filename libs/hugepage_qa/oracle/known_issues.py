@@ -72,6 +72,7 @@ class Quirk(Enum):
     UNREGISTER_ENDS_PROTECTION = "unregister-ends-protection"
     CLOSED_USERFAULTFD_PROTECTS = "closed-userfaultfd-protects"
     BUFFER_PAGE_COUNTED_AGAIN = "buffer-page-counted-again"
+    REPLACED_BUFFER_NOT_COUNTED = "replaced-buffer-not-counted"
     TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"

@@ -113,6 +113,19 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.18.44; right on 6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.REPLACED_BUFFER_NOT_COUNTED,
+            summary="a huge page counts as pinned no more when the buffer in it that was registered first is replaced, "
+            "though others lie in it, or the new one does: who does so pins more than RLIMIT_MEMLOCK",
+            example="a buffer in a page of 2M, IORING_REGISTER_BUFFERS_UPDATE by another part of the page: VmPin is 0 "
+            "kB, not 2048 kB, and the page is pinned",
+            cause="headpage_already_acct() counts a page for the first of its buffers alone, and what is released "
+            "takes with it what was counted for it, whoever else has the page",
+            since=KernelVersion(5, 13),
+            until=KernelVersion(7, 2),
+            fix="hpage_acct_ref() of io_uring/rsrc.c, which counts who has a page (posted in May 2026)",
+            seen="6.1.176, 6.12.117, 6.18.44; right on 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
             summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
             example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "

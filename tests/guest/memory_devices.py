@@ -1,6 +1,5 @@
 """Memory that is plugged into and out of running guests takes pages of its own size and gives them back."""
 
-import signal
 from dataclasses import replace
 from typing import Any
 
@@ -282,45 +281,6 @@ def of_several_kinds(live: Live, guests: Guests) -> None:
     live.expect("the guest that was restored", "here", guest.run("echo here").strip())
     guest.destroy()
     live.expect_pool(nr=nr, free=nr)
-
-
-@guest_case(LIBVIRT)(
-    "memory that was plugged in is there when the daemon was started again, and when the guest is restored", MIXED
-)
-def plugged_in_and_restored(live: Live, guests: Guests) -> None:
-    first = dimm(live.size)
-    second = replace(first, name="dimm1", memory=2 * first.memory)
-    guest = with_room(guests, first, second, words=ONLINE)
-    pages, more = device_pages(first), device_pages(second)
-    nr = guest.pages + pages + more
-    live.reserve(nr)
-    guest.boot()
-    memory = guest.memory
-    guest.attach(first)
-    guests.restart(signal.SIGTERM)
-    guest.expect_state(State.RUNNING)
-    live.expect_pool(nr=nr, free=more)
-    guest.attach(second)
-    guest.expect_memory(memory + first.memory + second.memory)
-    live.expect_pool(nr=nr, free=0)
-    saved = guest.save()
-    live.expect_pool(nr=nr, free=nr)
-    guest.restore(saved)
-    live.expect_pool(nr=nr, free=0)
-    guest.expect_mapped(**{format_size(live.size): pages + more})
-    guest.resume()
-    guest.expect_memory(memory + first.memory + second.memory)
-    guest.detach(second)
-    guests.await_free(more)
-    live.expect_pool(nr=nr, free=more)
-    guest.expect_memory(memory + first.memory)
-    guest.detach(first)
-    guests.await_free(more + pages)
-    live.expect_pool(nr=nr, free=more + pages)
-    guest.expect_mapped()
-    guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-    guests.expect_files()
 
 
 @guest_case(LIBVIRT)(

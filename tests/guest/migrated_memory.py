@@ -6,9 +6,10 @@ from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, guest_case, needs
-from hugepage_qa.cases.guest.plugged_memory import BLOCK, LEAST_MEMORY, ONLINE, dimm
+from hugepage_qa.cases.guest.plugged_memory import BLOCK, LEAST_MEMORY, ONLINE, dimm, nvdimm
 from hugepage_qa.cases.guest.two_hosts import TwoHosts
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.plugins.guest_test import GuestTest
 from hugepage_qa.qemu.guest.domain_xml import with_tuning
 from hugepage_qa.qemu.guest.driver import State
@@ -28,6 +29,7 @@ libvirt_case = guest_case(LIBVIRT, cast=TwoHosts)
 CELLS = "libvirt.org/formatdomain.html hugepages page nodeset, cell memAccess; QEMU docs/devel/migration"
 NODES = "libvirt.org/formatdomain.html numatune memnode; QEMU memory-backend host-nodes=, policy=bind; mbind(2)"
 MODES = "libvirt.org/formatdomain.html numatune memory mode, memnode mode; set_mempolicy(2), mbind(2)"
+NVDIMM = "libvirt.org/formatdomain.html memory-devices nvdimm; QEMU docs/nvdimm.txt, docs/devel/migration"
 HOTPLUG = "QEMU docs/memory-hotplug.txt, pc-dimm: the target is started with what was plugged in; docs/devel/migration"
 
 #: of a cell on ordinary pages
@@ -42,17 +44,18 @@ _MODES = {
 }
 
 
-def move(live: Live, source: Guest, target: Guest, nr: int, definition: str | None = None) -> None:
+def move(live: Live, source: Guest, target: Guest, nr: int, definition: str | None = None, *, kept: int = 0) -> None:
     """Send a guest that has begun with stopped CPUs, and expect its pages at both ends, and then at its target.
 
-    The pool has ``nr`` pages. What a guest that runs finds in its memory ``guest/migration`` looks at.
+    The pool has ``nr`` pages, of which a file at the source keeps some. What a guest that runs finds in its memory
+    ``guest/migration`` looks at.
     """
     source.begin_migration(target, definition=definition)
     live.expect_pool(nr=nr, free=nr - source.pages - target.pages)
     source.finish_migration()
     source.expect_state(State.OFF)
     target.expect_state(State.PAUSED)
-    live.expect_pool(nr=nr, free=nr - target.pages)
+    live.expect_pool(nr=nr, free=nr - target.pages - kept)
     target.expect_mapped()
 
 
@@ -151,6 +154,32 @@ def with_plugged_memory(live: Live, hosts: TwoHosts) -> None:
     source.finish_migration()
     hosts.expect_at_target(source, target, nr)
     target.destroy()
+    hosts.expect_all_back(nr, source, target)
+
+
+@case(
+    "a guest with an NVDIMM in a file of hugetlbfs has the pages of that file where it arrives, and the file that it"
+    " leaves keeps its own",
+    NVDIMM,
+    sizes=Sizes.DEFAULT,
+)
+def with_an_nvdimm(live: Live, hosts: TwoHosts) -> None:
+    device = nvdimm(live.size)
+    cell = Cell(max(hosts.here.pages * live.size, LEAST_MEMORY), live.size)
+    source, target = (
+        # else what is written stays in the guest (libvirt)
+        host.new(cell, max_memory=cell.memory + 3 * device.memory, devices=(device,), access=Access.SHARED)
+        for host in (hosts.here, hosts.there)
+    )
+    nr, kept = source.pages + target.pages, device_pages(device)
+    live.reserve(nr)
+    source.start()
+    left, there = (guest.nvdimm_file(device) for guest in (source, target))
+    move(live, source, target, nr, source.definition_as(target).replace(left, there), kept=kept)
+    target.destroy()
+    live.expect_pool(nr=nr, free=nr - 2 * kept)
+    for file in (left, there):
+        live.actor().call("unlinkat", AT_FDCWD, file, 0)
     hosts.expect_all_back(nr, source, target)
 
 

@@ -105,8 +105,14 @@ def swapped_out(live: Live) -> None:
         raise CannotRun(f"this kernel has no {_WITH_SWAP}, or swapaccount=0")
     memory = _memory_in(live, group)
     swap_out(live, memory, memory.length)
-    # what was written to swap stays in memory until somebody needs that
-    group.write(_RECLAIM, "0")
+
+    def is_reclaimed() -> bool:
+        # what was written to swap stays in memory until somebody needs that, and a base page that is being written
+        # is passed over
+        group.write(_RECLAIM, "0")
+        return read_statistics(group).get("swap", 0) >= memory.length
+
+    live.host.wait_until(is_reclaimed)
     _expect_charged(live, group, 0)
     _expect_charged(live, group, _PAGES, _WITH_SWAP)
     _expect_stat(live, group, rss=0, rss_huge=0, swap=_PAGES)

@@ -25,6 +25,20 @@ _ENTRIES = 4
 _PINNING = ("ext4", "xfs")
 
 
+def new_ring(actor: Actor, entries: int, params: bytes) -> tuple[int, bytes]:
+    """Return a ring of so many ``entries``, and what io_uring_setup(2) made of ``params`` (struct io_uring_params).
+
+    Raises Refused, and CannotRun where the kernel has no io_uring or the machine forbids it.
+    """
+    try:
+        ring, (params,) = actor.call_with_buffers("io_uring_setup", entries, params)
+    except Refused as refusal:
+        if refusal.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        raise CannotRun("this kernel has no io_uring, or kernel.io_uring_disabled forbids it") from refusal
+    return ring, params
+
+
 class Pin:
     """The first base page of ``memory``, or other parts, as the kernel has it pinned; a few words can go through it."""
 
@@ -33,12 +47,7 @@ class Pin:
         self._actor = actor = memory.actor
         self._address = memory.address
         self._uapi = live.host.uapi
-        try:
-            self._ring, (params,) = actor.call_with_buffers("io_uring_setup", _ENTRIES, bytes(_PARAMS))
-        except Refused as refusal:
-            if refusal.errno not in (errno.ENOSYS, errno.EPERM):
-                raise
-            raise CannotRun("this kernel has no io_uring, or kernel.io_uring_disabled forbids it") from refusal
+        self._ring, params = new_ring(actor, _ENTRIES, bytes(_PARAMS))
         self._tail, self._results = (self._uapi.unpack("I", params[at : at + 4])[0] for at in (_TAIL_AT, _CQES_AT))
         self._rings = self._entries = 0
         self._asked = 0

@@ -12,13 +12,11 @@ A kernel that cannot be had is one line. The exit code is 0 when all that were m
 2 when none could be had, 3 when the suite or its surroundings broke or the input is wrong.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -27,6 +25,7 @@ from rich.console import Console
 from rich.text import Text
 
 import hugepage_qa
+from hugepage_qa.cache import held_alone
 from hugepage_qa.cases.area_files import LIVE, live_areas, tests_directory
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
 from hugepage_qa.cases.boot.case_groups import choose_groups
@@ -81,7 +80,8 @@ def main(environment: Mapping[str, str] = os.environ, machines: Machines | None 
 
     try:
         kernels = choose_kernels(environment.get("KERNELS", "").split())
-        with _alone(BUILD):
+        # two surveys would remove what the other one has begun
+        with held_alone(BUILD, "survey"):
             return Survey(say, machines or _throwaway_machines(console, say), case_versions()).run(kernels)
     except InputError as error:
         print(f"make survey: {error}", file=sys.stderr)
@@ -192,21 +192,6 @@ def _digest(root: Path, folders: Sequence[str], before: str = "") -> str:
 
 def _named(title: str, names: Sequence[str]) -> str:
     return f"{title}: {', '.join(names)}" if names else ""
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Hold ``directory``: two surveys would remove what the other one has begun. The kernel frees it if we are killed.
-
-    Raises InputError where another survey has it.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{directory}: another survey is under way: wait for it, or stop it") from None
-        yield
 
 
 def _throwaway_machines(console: Console, say: Callable[[str], None]) -> Machines:

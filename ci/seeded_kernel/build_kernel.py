@@ -21,7 +21,9 @@ from ci.seeded_kernel.faults import LONGER_PATHS, SUGGESTED_FIXES, choose, read_
 from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import SeededSource
 
+from hugepage_qa.cache import held_alone
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.supervised import exit_on_sigterm
 from hugepage_qa.qemu.apt import AptRoot
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,16 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = (*read_faults(), *read_faults(LONGER_PATHS), *read_faults(SUGGESTED_FIXES))
         faults = choose(known, options.fault)
         place = PLACE / options.series
-        source = SeededSource(options.source or unpacked(options.series, place), place / "originals")
-        if options.source:
-            source = SeededSource(options.source, options.source.with_name(f"{options.source.name}.originals"))
-        if options.check:
-            return _check(source, len(faults), source.edit(faults)[1])
-        source.seed(faults)
-        build(source, place)
-        image = SeededImage(place / "bzImage")
-        image.note(faults)
-        here = image.choose(faults)
+        # two of them would leave objects of both
+        with held_alone(place, "build"):
+            source = SeededSource(options.source or unpacked(options.series, place), place / "originals")
+            if options.source:
+                source = SeededSource(options.source, options.source.with_name(f"{options.source.name}.originals"))
+            if options.check:
+                return _check(source, len(faults), source.edit(faults)[1])
+            source.seed(faults)
+            build(source, place)
+            image = SeededImage(place / "bzImage")
+            image.note(faults)
+            here = image.choose(faults)
     except InputError as error:
         print(f"seeded-kernel: {error}", file=sys.stderr)
         return BROKEN
@@ -146,17 +150,22 @@ def _make(source: SeededSource, built: Path, *words: str) -> None:
     command = ["nice", "-n", "19", "make", "-s", "-C", str(source.tree), f"O={built}", *words]
     began = time.monotonic()
     with subprocess.Popen(command, env=environment) as child:
-        while True:
-            try:
-                code = child.wait(_TOLD_EVERY)
-                break
-            except subprocess.TimeoutExpired:
-                # which passes over directories that are gone when they are looked into
-                objects = sum(name.endswith(".o") for _place, _below, names in os.walk(built) for name in names)
-                print(f"{time.monotonic() - began:.0f} s: {objects} objects", flush=True)
+        try:
+            while True:
+                try:
+                    code = child.wait(_TOLD_EVERY)
+                    break
+                except subprocess.TimeoutExpired:
+                    # which passes over directories that are gone when they are looked into
+                    objects = sum(name.endswith(".o") for _place, _below, names in os.walk(built) for name in names)
+                    print(f"{time.monotonic() - began:.0f} s: {objects} objects", flush=True)
+        finally:
+            # when we are stopped: make ends what it has started, and removes what is half made
+            child.terminate()
     if code != 0:
         raise InputError(f"{' '.join(command)}: make failed, see above")
 
 
 if __name__ == "__main__":
+    exit_on_sigterm()
     sys.exit(main())

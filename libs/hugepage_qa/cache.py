@@ -66,6 +66,21 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def held_alone(directory: Path, what: str) -> Iterator[None]:
+    """Hold ``directory``, which is made, for ``what`` is done there; the kernel frees it if we are killed.
+
+    Raises InputError where another process holds it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{directory}: another {what} is under way: wait for it, or stop it") from None
+        yield
+
+
+@contextmanager
 def scratch_directory(cache: Path) -> Iterator[Path]:
     """Yield a new directory below ``cache``; removed after the block, or if we are killed by the next who asks."""
     place = cache / "scratch"

@@ -128,6 +128,34 @@ def replaced_buffers(live: Live) -> None:
     live.expect_pool(nr=2, free=2)
 
 
+@BUFFERS.case(
+    "VmPin of a user counts a page once in which a buffer of two rings lies, and until the second one lets it go",
+    "io_uring_register(2) IORING_REGISTER_CLONE_BUFFERS; io_uring/rsrc.c io_clone_buffers()",
+    pages=1,
+    since="6.12",
+)
+def buffers_of_two_rings(live: Live) -> None:
+    memory = live.map(1)
+    memory.fill()
+    word = memory.read()
+    limit_locked_memory(live, memory.actor, _LIMIT * live.size, _LIMIT * live.size)
+    become_nobody(memory.actor)
+    for is_given_first in (True, False):
+        with live.about(f"the ring that {'gave' if is_given_first else 'took'} it lets it go first"):
+            giver, taker = Pin(live, memory), Pin(live, memory)
+            giver.hold()
+            taker.take_from(giver)
+            live.expect("VmPin with two", live.size, _pinned(live, memory))
+            first, second = (giver, taker) if is_given_first else (taker, giver)
+            first.let_go()
+            live.expect("VmPin with one", live.size, _pinned(live, memory))
+            live.expect("word that it reads", word, second.read())
+            second.let_go()
+            live.expect("VmPin with none", 0, _pinned(live, memory))
+    memory.actor.end()
+    live.expect_pool(nr=1, free=1)
+
+
 def _expect_counted(live: Live, memory: Memory) -> None:
     """Expect parts of the first two pages of ``memory`` to count as pinned by pages; its actor becomes nobody."""
     size, base, actor = memory.size, live.base_page, memory.actor

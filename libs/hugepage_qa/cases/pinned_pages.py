@@ -14,7 +14,7 @@ from hugepage_qa.process.actor import Actor, Refused
 # include/uapi/linux/io_uring.h: struct io_uring_params, and where it has sq_off.tail and cq_off.cqes
 _PARAMS, _TAIL_AT, _CQES_AT = 120, 44, 100
 _REGISTER_BUFFERS, _UNREGISTER_BUFFERS, _GET_EVENTS = 0, 1, 1
-_UPDATE_BUFFERS = 16
+_UPDATE_BUFFERS, _CLONE_BUFFERS = 16, 30
 _OFF_SQES = 0x10000000
 _READ_FIXED, _WRITE_FIXED = 4, 5
 _CQE, _RES_AT = 16, 8
@@ -71,6 +71,12 @@ class Pin:
         update = self._uapi.pack("2I2Q2I", number, 0, vector, 0, 1, 0)
         self._actor.call("io_uring_register", self._ring, _UPDATE_BUFFERS, update, len(update))
         self._actor.call("munmap", vector, self._live.base_page)
+
+    def take_from(self, other: "Pin") -> None:
+        """Have the buffers of ``other``, too. Since Linux 6.12. Raises Refused."""
+        # struct io_uring_clone_buffers
+        asked = self._uapi.pack("8I", other._ring, *[0] * 7)
+        self._actor.call("io_uring_register", self._ring, _CLONE_BUFFERS, asked, 1)
 
     def let_go(self) -> None:
         """Let it go: what a ring holds when it is closed is let go later, by a worker."""

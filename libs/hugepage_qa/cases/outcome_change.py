@@ -189,7 +189,7 @@ def find_trial(name: str, architecture: str) -> Trial:
 
 
 def _reproduce(report: BugReport, kernel: KernelImage, settings: Settings) -> Result:
-    found = reproduce(report, kernel, settings.cache)
+    found = reproduce(report, kernel, settings.cache, settings.append)
     last = found.lines[-1] if found.answer is Answer.BUG else ""
     return Result(report.name, _VERDICTS[found.answer], because(found.reason or last))
 
@@ -203,7 +203,7 @@ def _boot(name: str, cpu: str, kernel: KernelImage, settings: Settings) -> Resul
 
 def _run_live(areas: list[Area], selection: Selection, cpu: str, kernel: KernelImage, settings: Settings) -> Result:
     # several machines for some cases would boot in vain
-    run = ThrowawayRun(MachinePlan(kernel, cpu, settings.cache), 1, lambda *_: None)
+    run = ThrowawayRun(MachinePlan(kernel, cpu, settings.cache, settings.append), 1, lambda *_: None)
     return _summary(selection.cases[0], list(run.run(LiveWanted(areas, selection), {})))
 
 

@@ -24,8 +24,11 @@ _FEWEST = 2
 @click.option("--kernels", type=click.Path(path_type=Path), metavar="DIR", help="Directory of images and packages.")
 @click.option("--suite", help="Release of the distribution: all its kernels of the flavour that is tested.")
 @click.option("--arch", "architecture", type=click.Choice(ARCHITECTURES), help="[that of the kernels, else x86_64]")
+@click.option("--append", default="", metavar="WORDS", help="Further kernel arguments.")
 @click.option("--all", "every", is_flag=True, help="Try every kernel: finds changes that were taken back, too.")
-def find_change(name: str, kernels: Path | None, suite: str | None, architecture: str | None, every: bool) -> None:
+def find_change(
+    name: str, kernels: Path | None, suite: str | None, architecture: str | None, append: str, every: bool
+) -> None:
     """Tell between which of several kernels the case NAME changed its outcome.
 
     NAME is a live case, as --case of check-kernel takes it (/pool/grow-and-shrink/2M), a boot case
@@ -36,7 +39,7 @@ def find_change(name: str, kernels: Path | None, suite: str | None, architecture
     Exit code: 0 a change was found or there is none, 2 not even two kernels could be decided, 3 the tool or its input
     is wrong.
     """
-    settings = Settings(say=lambda line: click.echo(line, err=True))
+    settings = Settings(append=append, say=lambda line: click.echo(line, err=True))
     candidates = _candidates(kernels, suite, architecture, settings)
     trial = find_trial(name, candidates[0].architecture)
     click.echo(f"{len(candidates)} kernels from {candidates[0].label} to {candidates[-1].label}")

@@ -16,12 +16,13 @@ from hugepage_qa.cases.live_machine import MachinePlan
 from hugepage_qa.cases.outcome_change import Candidate, ChangeSearch, find_trial, kernels_in, kernels_of_suite
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.throwaway_run import LiveWanted
-from hugepage_qa.cases.upstream.reproduction import Answer, Reproduction, bug_reports
+from hugepage_qa.cases.upstream.reproduction import Answer, BugReport, Reproduction, bug_reports
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_image import KernelImage
 from hugepage_qa.qemu.lost_machine import Loss
 
 KERNEL = KernelImage(Path("vmlinuz"), "x86_64", "6.12.5-amd64", None)
+APPEND = "seeded_fault=none"
 #: of a kernel, in a line of them
 LETTERS = {
     "p": Verdict.PASS,
@@ -173,7 +174,7 @@ def test_no_directory_is_refused(tmp_path: Path) -> None:
 def candidate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Candidate:
     """Return a candidate whose kernel can be had."""
     monkeypatch.setattr(outcome_change, "find_kernel", lambda _architecture, _settings: KERNEL)
-    return Candidate("6.12.5", "x86_64", Settings(cache=tmp_path))
+    return Candidate("6.12.5", "x86_64", Settings(cache=tmp_path, append=APPEND))
 
 
 def test_a_kernel_that_cannot_be_had_or_does_not_boot_decides_nothing(
@@ -204,9 +205,16 @@ def test_a_kernel_that_cannot_be_had_or_does_not_boot_decides_nothing(
 def test_a_reproducer_passes_or_fails(
     candidate: Candidate, monkeypatch: pytest.MonkeyPatch, found: Reproduction, verdict: Verdict, reason: str
 ) -> None:
-    monkeypatch.setattr(outcome_change, "reproduce", lambda _report, _kernel, _cache: found)
+    words = []
+
+    def reproduce(_report: BugReport, _kernel: KernelImage, _cache: Path, append: str) -> Reproduction:
+        words.append(append)
+        return found
+
+    monkeypatch.setattr(outcome_change, "reproduce", reproduce)
     result = candidate.outcome(find_trial("fork-loses-pages", "x86_64"))
     assert (result.verdict, result.reason) == (verdict, reason)
+    assert words == [APPEND]
 
 
 class FakeMatrix:
@@ -289,7 +297,7 @@ def test_the_outcome_of_a_live_case_is_the_worst_that_was_judged(
     monkeypatch.setattr(FakeRun, "verdicts", [LETTERS[letter] for letter in verdicts])
     result = candidate.outcome(find_trial("/memory/mremap/moved-4-gib/2M@qemu64", "x86_64"))
     assert result.verdict is LETTERS[outcome]
-    assert FakeRun.plan.cpu == "qemu64"
+    assert (FakeRun.plan.cpu, FakeRun.plan.append) == ("qemu64", APPEND)
     assert [area.name for area in FakeRun.wanted.areas] == ["memory/mremap"]
     assert FakeRun.wanted.selection.cases == ("/memory/mremap/moved-4-gib/2M",)
 

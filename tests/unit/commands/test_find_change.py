@@ -17,11 +17,12 @@ FAIL = (Verdict.FAIL, ("it lost\n2 pages", "booted again"))
 
 
 class Cli:
-    """Runs the command on kernels that have the ``outcomes`` that they are told; keeps its output."""
+    """Runs the command on kernels that have the ``outcomes`` that they are told; keeps its output, and their words."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self._capsys, self._monkeypatch = capsys, monkeypatch
         self.output = self.errors = ""
+        self.appended: list[str] = []
 
     def __call__(self, *arguments: str) -> int:
         """Run it and return its exit code."""
@@ -39,6 +40,7 @@ class Cli:
         by_release = {f"6.{number}": outcome for number, outcome in enumerate(outcomes)}
 
         def outcome(candidate: Candidate, _trial: Trial) -> Result:
+            self.appended.append(candidate.settings.append)
             return Result("/case", *by_release[candidate.label])
 
         self._monkeypatch.setattr(Candidate, "outcome", outcome)
@@ -96,6 +98,11 @@ def test_the_last_line_and_the_exit_code_tell_what_was_found(
 ) -> None:
     assert run.with_outcomes(outcomes, *options) == code
     assert run.output.splitlines()[-1] == last
+
+
+def test_further_arguments_are_those_of_every_kernel(run: Cli) -> None:
+    assert run.with_outcomes([PASS, PASS], "--append", "a=1 b=2") == 0
+    assert run.appended == ["a=1 b=2", "a=1 b=2"]
 
 
 def test_kernels_of_a_directory(run: Cli, tmp_path: Path, bzimage: Callable[[str], bytes]) -> None:

@@ -266,14 +266,13 @@ def shared_in_swap(live: Live) -> None:
 )
 def peak(live: Live) -> None:
     lack = may_lack(live)
+    _need_few(live, lack)
     _prepare(live)
     some = base_pages(live, 1)
     besides = process_status(live, some.actor).sizes["VmRSS"] - some.length
     some.actor.end()
-    # so many huge pages are more than four times what a counter may lack, and an actor has besides
-    each = (lack + max(besides, 0)) * 4 // pmd_size(live) + 1
-    if each > 1 and each * pmd_size(live) > _MOST_EACH:
-        raise CannotRun(f"VmHWM may be off by {lack >> 10} KiB with these CPUs and base pages")
+    # what an actor has besides is in it, too
+    each = _need_few(live, lack + max(besides, 0))
     for make in (huge_pages, base_pages, shared_huge_pages, shared_base_pages):
         memory = make(live, 3 * each)
         with live.about(make.__name__):
@@ -378,6 +377,14 @@ def _expect_peak(live: Live, memory: Memory, times: int, each: int) -> None:
     # an actor has little else
     found = process_status(live, memory.actor).sizes["VmHWM"]
     live.expect(f"VmHWM, in {each} huge pages", times, round(found / (each * memory.size)))
+
+
+def _need_few(live: Live, off: int) -> int:
+    """Return how many huge pages are more than four times ``off`` bytes. Raises CannotRun where these are too many."""
+    pages = off * 4 // pmd_size(live) + 1
+    if pages > 1 and pages * pmd_size(live) > _MOST_EACH:
+        raise CannotRun(f"VmHWM may be off by {off >> 10} KiB with these CPUs and base pages")
+    return pages
 
 
 class MemoryShares(LiveTest):

@@ -134,13 +134,15 @@ def swapped_out(live: Live) -> None:
 )
 def on_another_node(live: Live) -> None:
     group = new_group(live, "memory", Version.ONE).child("moving")
-    memory = _memory_in(live, group)
     if group.read(_WITH_SWAP) is None:
         raise CannotRun("memory and swap are not counted together (swapaccount=0)")
+    memory = _memory_in(live, group)
     for node in (*live.nodes[:2], live.nodes[0]):
         need_memory(live, [node], memory.length)
         pages = [memory.at(page) for page in range(_PAGES)]
         live.expect("status of move_pages", [node] * _PAGES, move_pages(memory.actor, pages, [node] * _PAGES))
+        # those for which there is no block there are split
+        need_blocks(live, memory, node)
         live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
         for name in (_USED, _WITH_SWAP):
             _expect_charged(live, group, _PAGES, name)

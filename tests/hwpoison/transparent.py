@@ -200,7 +200,6 @@ def broken_part_of_a_held_tmpfs_page(live: Live) -> None:
     let_only_pmd_inherit(live)
     file = open_file(live, f"{mount_tmpfs(live, 'always')}/file")
     memory = map_start(live, file.actor, file.descriptor, 1)
-    memory.fill()
     expect_shared(live, memory, True, "huge=always")
     broken = memory.size // 2
     frame = memory.pagemap([memory.address + broken])[0] & FRAME
@@ -212,9 +211,12 @@ def broken_part_of_a_held_tmpfs_page(live: Live) -> None:
         live.expect_signal(signal.SIGBUS, reached.actor.read, reached.address + broken)
         live.expect("ShmemPmdMapped", 0, reached.smaps().shmem_pmd_mapped)
         reached.unmap()
+    # a page that is in a file, or mapped, is not mended
+    memory.unmap()
+    file.truncate(0)
     live.expect("the word that is in the pipe", 1, word_from(live, file.actor, reader))
     file.actor.end()
-    # a page that is in a file, or mapped, is not mended; a kernel that keeps it apart may refuse
+    # nobody else is to have it; a kernel that keeps it apart may refuse
     with suppress(Refused):
         mend(live, frame)
 

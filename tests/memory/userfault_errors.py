@@ -2,7 +2,6 @@
 
 import errno
 import signal
-from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
@@ -94,32 +93,51 @@ def copy_beyond_the_memory(live: Live) -> None:
 
 
 @USERFAULT_ERRORS.case(
-    "what has a page is not filled once more, EEXIST, neither by a copy nor by the page that its file has: no count"
-    " changes, nor what is in it, and when it is gone nothing is reserved",
+    "what has a page is not filled once more by a copy, EEXIST: no count changes, nor what is in it, and when it is"
+    " gone nothing is reserved",
     f"{COPY}; ioctl_userfaultfd(2) EEXIST; mm/hugetlb.c hugetlb_mfill_atomic_pte()",
-    since="5.13",  # UFFD_FEATURE_MINOR_HUGETLBFS
     pages=3,
 )
 def filled_once_more(live: Live) -> None:
     file = new_memfd(live)
-    file.truncate(1)
     source = live.map(1, file.actor)
     source.fill(7)
-    for shared, mode in ((True, Mode.MINOR), (True, Mode.MISSING), (False, Mode.MISSING)):
-        memory = file.map(1) if shared else live.map(1, file.actor)
-        memory.fill(8)
-        feature = Feature.MINOR_HUGETLBFS if mode is Mode.MINOR else Feature.MISSING_HUGETLBFS
-        fault = Userfault(memory, mode, feature)
-        again = fault.go_on if mode is Mode.MINOR else partial(fault.copy, source)
-        with live.about(f"shared {shared}, {mode.name}"):
+    for shared in (True, False):
+        with live.about("shared" if shared else "private"):
+            file.truncate(1)
+            memory = file.map(1) if shared else live.map(1, file.actor)
+            memory.fill(8)
+            fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
             for _time in range(2):
-                live.expect_errno(errno.EEXIST, again)
+                live.expect_errno(errno.EEXIST, fault.copy, source)
             memory.expect_filled(8)
             live.expect_pool(nr=3, free=1)
             memory.unmap()
             file.truncate(0)
             live.expect_pool(nr=3, free=2)
-            file.truncate(1)
+
+
+@USERFAULT_ERRORS.case(
+    "what has a page is not given the page of its file once more, EEXIST: no count changes, nor what is in it, and when"
+    " it is gone nothing is reserved",
+    "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_CONTINUE; ioctl_userfaultfd(2) EEXIST; mm/hugetlb.c"
+    " hugetlb_mfill_atomic_pte()",
+    since="5.13",  # UFFD_FEATURE_MINOR_HUGETLBFS
+    pages=1,
+)
+def gone_on_once_more(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(1)
+    memory = file.map(1)
+    memory.fill(8)
+    fault = Userfault(memory, Mode.MINOR, Feature.MINOR_HUGETLBFS)
+    for _time in range(2):
+        live.expect_errno(errno.EEXIST, fault.go_on)
+    memory.expect_filled(8)
+    live.expect_pool(nr=1, free=0)
+    memory.unmap()
+    file.truncate(0)
+    live.expect_pool(nr=1, free=1)
 
 
 class UserfaultErrors(LiveTest):

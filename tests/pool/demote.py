@@ -223,8 +223,8 @@ def demote_on_a_node(live: Live) -> None:
 def demote_on_an_empty_node(live: Live) -> None:
     smaller = smaller_pool(live)
     there, empty = live.nodes[:2]
-    if live.before.nodes[empty][live.size].free:
-        raise CannotRun(f"node {empty} has a page that is not ours and would be demoted")
+    if live.before.pools[live.size].nr:
+        raise CannotRun("the pool has pages that are not ours: they would be demoted, or are reserved")
     live.reserve(1, there)
     demote(live, 1, empty)
     live.expect_pool(nr=1, free=1, node=there)

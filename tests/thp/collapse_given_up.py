@@ -28,7 +28,7 @@ from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
-GIVEN_UP = Area("thp/collapse-given-up", sizes=Sizes.ONCE)
+GIVEN_UP = Area("thp/collapse-given-up", sizes=Sizes.ONCE, uncleared=True)
 
 COLLAPSE_FILE = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c collapse_file()"
 SINCE = "6.1"

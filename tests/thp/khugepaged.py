@@ -32,7 +32,7 @@ from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-KHUGEPAGED_AREA = Area("thp/khugepaged", sizes=Sizes.ONCE)
+KHUGEPAGED_AREA = Area("thp/khugepaged", sizes=Sizes.ONCE, uncleared=True)
 
 DOC = f"{THP_DOC} Khugepaged controls"
 #: each policy of all sizes after each other one, and "never" last

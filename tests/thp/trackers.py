@@ -18,6 +18,7 @@ from hugepage_qa.cases.clear_refs import (
     CLEAR_REFS_SOFT_DIRTY,
     clear_refs,
     need_soft_dirty,
+    pages_moved,
     soft_dirty_pages,
 )
 from hugepage_qa.cases.fragmentation import expect_no_shortage
@@ -65,10 +66,9 @@ from hugepage_qa.cases.thp_memory import (
     shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
-from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -226,34 +226,34 @@ def in_swap(live: Live) -> None:
     for come_back, make in product((*_WAYS_BACK, turn_off), (huge_pages, base_pages)):
         if not read_swaps(live.host):
             swap_off = only_swap(live, _SWAP * pmd_size(live))
-        memory = make(live, 2)
-        need_soft_dirty(live, memory)
         with live.about(f"{make.__name__}, {come_back.__name__.strip('_')}"):
-            moved = _pages_moved(live)
-            clear_refs(live, memory)
-            written = _write_some(memory, live.base_page, whole=make is huge_pages)
-            swap_out(live, memory, memory.length)
+            memory, written, found = _written_in_swap(live, make)
             live.expect("memory in huge pages when it is in swap", 0, mapped_huge(memory))
-            found = set(soft_dirty_pages(memory))
-            # others may become so when a huge page is split, or compaction moves a base page: they are dirty
-            # (pte_mkdirty() of x86)
-            told = found & written if make is huge_pages or _pages_moved(live) > moved else found
-            live.expect("base pages in swap that are soft-dirty", runs(written), runs(told))
+            # others may become so when a huge page is split: they are dirty (pte_mkdirty() of x86)
+            live.expect("soft-dirty in swap", runs(written), runs(found & written if make is huge_pages else found))
             there, wanted = come_back(live, memory, found)
             there.expect_filled()
-            live.expect(
-                "memory in swap and in huge pages after it was read", (0, 0), (swapped(there), mapped_huge(there))
-            )
+            left = swapped(there), mapped_huge(there)
+            live.expect("memory in swap and in huge pages after it was read", (0, 0), left)
             found = set(soft_dirty_pages(there))
-            lost: dict[Quirk, list[range]] = {Quirk.SOFT_DIRTY_LOST_AT_SWAPOFF: []}
-            known = lost if come_back is turn_off else None
+            known: dict[Quirk, list[range]] = {Quirk.SOFT_DIRTY_LOST_AT_SWAPOFF: []} if come_back is turn_off else {}
             live.expect("base pages that are soft-dirty when they are back", runs(wanted), runs(found), known)
         memory.actor.end()
 
 
-def _pages_moved(live: Live) -> int:
-    """Return how many base pages were moved since the boot, whoever has them."""
-    return read_vmstat(ObservedTree(live.host)).get("pgmigrate_success", 0)
+def _written_in_swap(live: Live, make: Callable[[Live, int], Memory]) -> tuple[Memory, set[int], set[int]]:
+    """Return memory in swap, and which of its base pages were written, and are soft-dirty. Raises CannotRun."""
+    for _attempt in range(3):
+        memory, moved = make(live, 2), pages_moved(live)
+        need_soft_dirty(live, memory)
+        clear_refs(live, memory)
+        written = _write_some(memory, live.base_page, whole=make is huge_pages)
+        swap_out(live, memory, memory.length)
+        found = set(soft_dirty_pages(memory))
+        if make is huge_pages or found == written or pages_moved(live) == moved:
+            return memory, written, found
+        memory.actor.end()
+    raise CannotRun("compaction moves base pages again and again, which are soft-dirty then: they are dirty")
 
 
 def _write_some(memory: Memory, base: int, *, whole: bool) -> set[int]:

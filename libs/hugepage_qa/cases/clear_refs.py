@@ -2,6 +2,7 @@
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, Memory
+from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.version import KernelVersion
@@ -32,6 +33,14 @@ def need_soft_dirty(live: Live, memory: Memory) -> None:
 def soft_dirty_pages(memory: Memory) -> list[int]:
     """Return the numbers of the base pages of ``memory`` that were written since clear_refs was."""
     return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]
+
+
+def pages_moved(live: Live) -> int:
+    """Return how many base pages were moved since the boot, whoever has them: those that are dirty are soft-dirty then.
+
+    remove_migration_pte() of mm/migrate.c; pte_mkdirty() of x86 and others.
+    """
+    return read_vmstat(ObservedTree(live.host)).get("pgmigrate_success", 0)
 
 
 def keeps_use_when_split(live: Live) -> bool:

@@ -210,7 +210,7 @@ class KnownFile:
 
 
 class Brought(Enum):
-    """What has brought the pages of a file into memory: XFS of 6.1 has base pages, PMD-sized and smaller folios then.
+    """What has brought the pages of a file into memory: XFS of 6.1 has base pages, smaller folios, PMD-sized ones then.
 
     Since 6.12 a long write makes PMD-sized ones on XFS, too, and ext4 of 7.3 has large folios.
     """

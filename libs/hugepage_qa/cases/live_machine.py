@@ -41,9 +41,9 @@ T = TypeVar("T")
 class MachineKind:
     """A machine with ``memory`` bytes on each node, where the kernel clears pages as it allocates them or does not.
 
-    Distributions have them ``cleared``, and only then does the kernel look whether pages are bad that are allocated and
-    freed (since 6.4, 700d2e9a36b9). But that hides a huge page which nobody clears when it is mapped, and an emulated
-    machine clears a gigantic page in a second.
+    Distributions have them ``cleared``, and then the kernel looks whether pages are bad (see ``checks_pages``). But
+    that hides a huge page which nobody clears when it is mapped, and an emulated machine clears a gigantic page in a
+    second.
     """
 
     memory: tuple[int, ...]

@@ -56,9 +56,10 @@ def allow_on_advice(live: Live) -> None:
 
 
 def keep_min_free(live: Live) -> None:
-    """Have vm.min_free_kbytes put back after the case: each switch of huge pages may raise it, none lowers it.
+    """Have vm.min_free_kbytes put back after the case: to switch huge pages on may raise it.
 
-    set_recommended_min_free_kbytes() in mm/khugepaged.c. Called before the switches, it is put back after them.
+    set_recommended_min_free_kbytes() in mm/khugepaged.c; since Linux 5.16 to switch them off computes it anew. Called
+    before the switches, it is put back after them.
     """
     live.set_knob(MIN_FREE, (live.host.read(MIN_FREE) or "").strip())
 

@@ -89,7 +89,7 @@ def restore_knobs(wanted: Mapping[str, str], root: Path) -> list[Repair]:
     3. pools that are too large: their memory serves the others
     4. pools that are too small, the largest pages first: these need the longest unbroken memory
     5. THP: switched on before, it would take that memory
-    6. min_free_kbytes: switching THP on raises it, and nothing lowers it (set_recommended_min_free_kbytes())
+    6. min_free_kbytes: switching THP on or off computes it anew (set_recommended_min_free_kbytes())
 
     Values can forbid one another (shmem_enabled=force and hugepages-64kB/shmem_enabled=inherit) and memory can be
     fragmented, so what was refused is tried again, after freeing and compacting memory.

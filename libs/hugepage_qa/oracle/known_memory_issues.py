@@ -104,7 +104,7 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             summary="a huge page in which buffers lie that are registered at once counts again as locked and pinned "
             "for each that does not follow another one of it",
             example="buffers in two pages of 2M, in the first, in the second, in the first again: VmPin is 6144 kB, "
-            "not 4096 kB, and ENOMEM where RLIMIT_MEMLOCK is 6 MiB",
+            "not 4096 kB, and ENOMEM where RLIMIT_MEMLOCK is less",
             cause="io_sqe_buffers_register() keeps the buffers of a call to itself until all are registered, and "
             "headpage_already_acct() looks at those of earlier calls; the last page is remembered besides",
             since=KernelVersion(6, 13),

@@ -271,16 +271,18 @@ def kept_behind_the_end(live: Live) -> None:
             live.expect("size and st_blocks", (WORD, 2 * size), (file.size, file.blocks))
             left = WORD, 2 * size - page
             # a page that somebody has a hold of cannot be split, and stays whole, until he has none
-            live.host.wait_until(partial(_is_punched, file, place, page, left))
-            live.expect("size and st_blocks with the hole", left, (file.size, file.blocks))
+            looks: list[tuple[int, int]] = []
+            live.host.wait_until(partial(_is_punched, file, place, page, left, looks))
+            live.expect("size and st_blocks with the hole", left, looks[-1])
             live.expect("what the file holds", _VALUE, _read(live, file, 0))
 
 
-def _is_punched(file: HugeFile, place: int, length: int, left: tuple[int, int]) -> bool:
-    """Punch a hole of ``length`` bytes at ``place``, and tell whether size and st_blocks are ``left`` then."""
+def _is_punched(file: HugeFile, place: int, length: int, left: tuple[int, int], looks: list[tuple[int, int]]) -> bool:
+    """Punch a hole of ``length`` bytes at ``place``, note size and st_blocks, and tell whether they are ``left``."""
     mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
     file.actor.call("fallocate", file.descriptor, mode, place, length)
-    return (file.size, file.blocks) == left
+    looks.append((file.size, file.blocks))
+    return looks[-1] == left
 
 
 @TMPFS_FILES.case(

@@ -25,8 +25,6 @@ _WHOLE = "io_uring_register(2) IORING_REGISTER_BUFFERS; io_uring/rsrc.c io_buffe
 _LIMIT = 3
 #: the kernel takes no longer buffer: EFAULT (io_buffer_validate())
 _LONGEST = GIB
-#: as many buffers as follow each other in one page here
-_OF_ONE_PAGE = 2
 #: what is replaced is let go at once since then (7029acd8a950); before, a worker did it within a second
 _AT_ONCE = KernelVersion(6, 13)
 _WORKER_SECONDS = 2.0
@@ -103,13 +101,14 @@ def replaced_buffers(live: Live) -> None:
     limit_locked_memory(live, actor, _LIMIT * size, _LIMIT * size)
     become_nobody(actor)
     first, last, other = (0, base), (size - base, base), (size, base)
-    for parts, instead, pages in (
+    # pages that have buffers then, and those that are counted where a page counts for its first buffer alone
+    for parts, instead, pages, counted in (
         # the only one of its page, by another one and by the same
-        ([first], other, 1),
-        ([first], last, 1),
+        ([first], other, 1, 1),
+        ([first], last, 1, 0),
         # one of two: the other one is there still
-        ([first, last], other, 2),
-        ([first, last], first, 1),
+        ([first, last], other, 2, 1),
+        ([first, last], first, 1, 0),
     ):
         with live.about(f"buffers at {parts}, the first one of which is {instead} then"):
             pin = Pin(live, memory)
@@ -118,10 +117,7 @@ def replaced_buffers(live: Live) -> None:
             found = _settled(live, memory, pages * size)
             # a known bug ends the case, and pages that are pinned then are not free for a while
             pin.let_go()
-            # of another page than was replaced, and nobody else's in it
-            is_alone = (parts, instead) == ([first], other)
-            known = {} if is_alone else {Quirk.REPLACED_BUFFER_NOT_COUNTED: (pages - 1) * size}
-            live.expect("VmPin", pages * size, found, known)
+            live.expect("VmPin", pages * size, found, {Quirk.REPLACED_BUFFER_NOT_COUNTED: counted * size})
             live.expect("VmPin without buffers", 0, _pinned(live, memory))
     memory.expect_filled()
     actor.end()
@@ -164,25 +160,26 @@ def _expect_counted(live: Live, memory: Memory) -> None:
     # of who may lock as much as he likes some kernels count nothing
     become_nobody(actor)
     pin = Pin(live, memory)
-    for parts, pages in (
-        ([first], 1),
-        ([last], 1),
-        ([(0, min(size, _LONGEST))], 1),
-        ([first, last], 1),
-        ([both], 2),
-        ([first, (size, min(size, _LONGEST))], 2),
+    # pages that buffers lie in, and how often one is counted where each but the last one counts again
+    for parts, pages, counted in (
+        ([first], 1, 1),
+        ([last], 1, 1),
+        ([(0, min(size, _LONGEST))], 1, 1),
+        ([first, last], 1, 1),
+        ([both], 2, 2),
+        ([first, (size, min(size, _LONGEST))], 2, 2),
         # again a page that an earlier buffer has: the last one, one before it, or both pages of one
-        ([first, (size, base), last], 2),
-        ([(size, base), first, (size, base), first], 2),
-        ([both, first, (size, base)], 2),
-        ([first, (size, base), both], 2),
+        ([first, (size, base), last], 2, 3),
+        ([(size, base), first, (size, base), first], 2, 4),
+        ([both, first, (size, base)], 2, 4),
+        ([first, (size, base), both], 2, 4),
     ):
         with live.about(f"buffers at {parts}"):
             limit_locked_memory(live, actor, _LIMIT * size, _LIMIT * size)
-            error, known = _refusal(pin, parts), {Quirk.BUFFER_PAGE_COUNTED_AGAIN: errno.ENOMEM}
-            live.expect("errno of what is within the limit", 0, error, known if len(parts) > _OF_ONE_PAGE else None)
-            # as much as the limit where the ring itself is not locked memory, too
-            known = {Quirk.BUFFER_PAGE_COUNTED_AGAIN: _LIMIT * size} if len(parts) > _OF_ONE_PAGE else {}
+            known = {Quirk.BUFFER_PAGE_COUNTED_AGAIN: errno.ENOMEM} if counted > pages else {}
+            live.expect("errno of what is within the limit", 0, _refusal(pin, parts), known)
+            # as much as the limit is taken where the ring itself is not locked memory, too
+            known = {Quirk.BUFFER_PAGE_COUNTED_AGAIN: counted * size}
             live.expect("VmPin", pages * size, _pinned(live, memory), known)
             pin.let_go()
             live.expect("VmPin without buffers", 0, _pinned(live, memory))

@@ -61,9 +61,12 @@ class Expectations:
     def expect(
         self, subject: str, expected: object, found: object, known: Mapping[Quirk, object] | None = None
     ) -> None:
-        """Expect ``found`` to be ``expected``; ``known`` tells what it is with a known bug. Raises KnownBug."""
+        """Expect ``found`` to be ``expected``; ``known`` tells what it is with a known bug. Raises KnownBug.
+
+        Where that is no other value, what is right is right.
+        """
         for quirk, value in (known or {}).items():
-            self._end_if_known(quirk, found == value)
+            self._end_if_known(quirk, found == value != expected)
         self._compare(subject, expected, found)
 
     def _end_if_known(self, quirk: Quirk, deviates: bool) -> None:

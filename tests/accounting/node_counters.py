@@ -41,15 +41,13 @@ def added_up(live: Live) -> None:
         memory = make(live)
         live.expect("memory that is mapped in huge pages", memory.length, mapped_huge(memory))
         with live.about(make.__name__.replace("_", " ")):
-            looks: list[Counted] = []
-            live.host.wait_until(partial(_adds_up, live, looks), _SECONDS)
-            live.expect("counters of all nodes together", *looks[-1])
+            counted = live.host.last_look(partial(_counted, live), _adds_up, _SECONDS)
+            live.expect("counters of all nodes together", *counted)
         memory.actor.end()
 
 
-def _adds_up(live: Live, looks: list[Counted]) -> bool:
-    looks.append(_counted(live))
-    of_machine, of_nodes = looks[-1]
+def _adds_up(counted: Counted) -> bool:
+    of_machine, of_nodes = counted
     return of_machine == of_nodes
 
 

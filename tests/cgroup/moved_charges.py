@@ -2,6 +2,8 @@
 
 import errno
 import mmap
+from functools import partial
+from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, keeping_hierarchy, new_group
@@ -190,8 +192,7 @@ def _expect_charged(live: Live, group: ControlGroup, pages: int, name: str = _US
         found = parse_integer((group.read(name) or "").strip(), f"{group.path}/{name}")
         return (found + half // 2) // pmd_size(live)
 
-    live.host.wait_until(lambda: charged() == pages, ADDED_UP_SECONDS)
-    live.expect(f"huge pages in {name}", pages, charged())
+    live.expect(f"huge pages in {name}", pages, live.host.last_look(charged, partial(eq, pages), ADDED_UP_SECONDS))
 
 
 def _expect_stat(live: Live, group: ControlGroup, **pages: int) -> None:
@@ -202,8 +203,7 @@ def _expect_stat(live: Live, group: ControlGroup, **pages: int) -> None:
         shown = read_statistics(group)
         return {name: shown.get(name, -1) // size for name in pages}
 
-    live.host.wait_until(lambda: found() == pages, ADDED_UP_SECONDS)
-    live.expect("huge pages in memory.stat", pages, found())
+    live.expect("huge pages in memory.stat", pages, live.host.last_look(found, partial(eq, pages), ADDED_UP_SECONDS))
 
 
 class MovedCharges(LiveTest):

@@ -1,6 +1,7 @@
 """What a control group shows of the memory of all groups below it: sums of their statistics, huge pages among them."""
 
 from collections.abc import Iterator, Sequence
+from operator import not_
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
@@ -110,8 +111,8 @@ def _expect_sums(live: Live, group: ControlGroup, groups_below: Sequence[Control
         pairs = {f"{file} {name}": pair for file in _PREFIXES for name, pair in _sums(file, group, groups_below)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
-    live.host.wait_until(lambda: not wrong(), ADDED_UP_SECONDS)
-    live.expect(f"sums of {group.path} that are others", {}, wrong())
+    found = live.host.last_look(wrong, not_, ADDED_UP_SECONDS)
+    live.expect(f"sums of {group.path} that are others", {}, found)
 
 
 def _sums(file: str, group: ControlGroup, below: Sequence[ControlGroup]) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -332,8 +332,7 @@ def _expect_charged(live: Live, group: ControlGroup, before: int, pages: int) ->
     """
     if CHARGED_AHEAD * live.base_page >= pmd_size(live):
         raise CannotRun(f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has, which are a huge page")
-    live.host.wait_until(lambda: _is_charged(live, group, before, pages), ADDED_UP_SECONDS)
-    is_charged = _is_charged(live, group, before, pages)
+    is_charged = live.host.last_look(partial(_is_charged, live, group, before, pages), bool, ADDED_UP_SECONDS)
     live.expect(f"memory.current rose by {pages} huge pages, one is within the error", True, is_charged)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
@@ -271,18 +272,15 @@ def kept_behind_the_end(live: Live) -> None:
             live.expect("size and st_blocks", (WORD, 2 * size), (file.size, file.blocks))
             left = WORD, 2 * size - page
             # a page that somebody has a hold of cannot be split, and stays whole, until he has none
-            looks: list[tuple[int, int]] = []
-            live.host.wait_until(partial(_is_punched, file, place, page, left, looks))
-            live.expect("size and st_blocks with the hole", left, looks[-1])
+            found = live.host.last_look(partial(_punched, file, place, page), partial(eq, left))
+            live.expect("size and st_blocks with the hole", left, found)
             live.expect("what the file holds", _VALUE, _read(live, file, 0))
 
 
-def _is_punched(file: HugeFile, place: int, length: int, left: tuple[int, int], looks: list[tuple[int, int]]) -> bool:
-    """Punch a hole of ``length`` bytes at ``place``, note size and st_blocks, and tell whether they are ``left``."""
-    mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
-    file.actor.call("fallocate", file.descriptor, mode, place, length)
-    looks.append((file.size, file.blocks))
-    return looks[-1] == left
+def _punched(file: HugeFile, place: int, length: int) -> tuple[int, int]:
+    """Punch a hole of ``length`` bytes at ``place``, and return size and st_blocks of the file."""
+    file.actor.call("fallocate", file.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, place, length)
+    return file.size, file.blocks
 
 
 @TMPFS_FILES.case(

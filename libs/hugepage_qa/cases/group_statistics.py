@@ -1,6 +1,8 @@
 """Statistics of memory that a control group shows in its files, line by line; the kernel adds them up later."""
 
 from collections.abc import Mapping
+from functools import partial
+from operator import eq
 
 from hugepage_qa.cases.control_group import ControlGroup
 from hugepage_qa.cases.live import Live
@@ -17,8 +19,8 @@ def expect_statistics(live: Live, group: ControlGroup, expected: Mapping[str, in
         shown = read_statistics(group, file)
         return {name: shown.get(name) for name in expected}
 
-    live.host.wait_until(lambda: found() == expected, ADDED_UP_SECONDS)
-    live.expect(f"{file} of {group.path}", dict(expected), found())
+    statistics = live.host.last_look(found, partial(eq, expected), ADDED_UP_SECONDS)
+    live.expect(f"{file} of {group.path}", dict(expected), statistics)
 
 
 def read_statistics(group: ControlGroup, file: str = _STAT) -> dict[str, int]:

@@ -7,6 +7,8 @@ at what it knows to be in danger; here all of them are held against what no case
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import not_
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_of_others import free_bytes
@@ -115,8 +117,7 @@ def left_behind(live: Live, before: MemoryAccount) -> list[Difference]:
     found = _compare(live, before)
     if found:
         live.make_room()
-        live.host.wait_until(lambda: not _compare(live, before), _SETTLED_SECONDS)
-        found = _compare(live, before)
+        found = live.host.last_look(partial(_compare, live, before), not_, _SETTLED_SECONDS)
     return found
 
 

@@ -4,7 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from hugepage_qa.kernel.uapi import ByteOrder, Uapi, find_uapi
 from hugepage_qa.oracle.program_text import ElfFile
@@ -12,6 +12,8 @@ from hugepage_qa.process.actor import Actor, Link, Refused
 from hugepage_qa.process.text_program_build import BuiltText, Recipe
 from hugepage_qa.schema import build
 
+#: what somebody sees who looks
+T = TypeVar("T")
 #: how long is waited for what a guest or the kernel does in its own time
 _SECONDS = 120.0
 #: it is looked again after pauses that double: a quarter of a second is the most that is waited longer than need be
@@ -236,11 +238,19 @@ class Host:
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float = _SECONDS) -> None:
         """Wait until ``is_so``, at most ``seconds``; what is expected then has to be compared all the same."""
+        self.last_look(is_so, bool, seconds)
+
+    def last_look(self, look: Callable[[], T], is_right: Callable[[T], bool], seconds: float = _SECONDS) -> T:
+        """Look until what is seen ``is_right``, at most ``seconds``, and return what was seen last.
+
+        That is what is to be judged: whoever looks once more may see what has come since.
+        """
         end = self.clock() + seconds
         pause = _FIRST_PAUSE
-        while not is_so() and (left := end - self.clock()) > 0:
+        while not is_right(seen := look()) and (left := end - self.clock()) > 0:
             self.pause(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
+        return seen
 
     def _ask_kernel(self, operation: str, *arguments: Any) -> Any:
         """Carry out what the kernel may refuse. Raises Refused, and OSError where the suite has no descriptor left."""

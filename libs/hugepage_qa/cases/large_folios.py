@@ -1,6 +1,7 @@
 """Cases on files in large folios, each on every file system that has such."""
 
 import errno
+import signal
 from collections.abc import Callable
 from functools import wraps
 
@@ -10,7 +11,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Fault, Refused
 from hugepage_qa.sizes import MIB
 
 DISKS = ("ext4", "xfs", "btrfs")
@@ -45,6 +46,11 @@ def file_case(
                     if refusal.errno in _NO_ROOM:
                         raise CannotRun(f"the file system is full: {refusal.strerror}") from refusal
                     raise
+                except Fault as fault:
+                    # whoever stores into a mapping is told so that there is no room for it
+                    if fault.signal == signal.SIGBUS and file_system != TMPFS and _is_full(live, file_system):
+                        raise CannotRun(f"the file system is full: {fault}") from fault
+                    raise
 
             on_this.__name__ = f"{act.__name__}_on_{file_system}"
             area.case(f"{statement}, on {file_system}", source, since=since)(on_this)
@@ -61,6 +67,11 @@ def parts_of_folios(live: Live) -> tuple[tuple[int, int], ...]:
     """Return start and length of ranges: within a base page, some base pages, and over the end of a huge page."""
     base, size = live.base_page, block_size(live)
     return (base + 64, base // 2), (5 * base, 3 * base), (size // 2 + 8, size // 2 + base)
+
+
+def _is_full(live: Live, file_system: str) -> bool:
+    use = live.host.file_system(live.host.disk(file_system))
+    return use.free_blocks * use.block_size < 2 * block_size(live)
 
 
 def _allow(live: Live) -> None:

@@ -10,9 +10,9 @@ from functools import partial
 from hugepage_qa.cases.case import Area, result_name
 from hugepage_qa.cases.judge import judge, not_meant, page_sizes
 from hugepage_qa.cases.live_machine import LiveMachine, MachineKind, MachinePlan, Task, Unit
-from hugepage_qa.cases.pool_view import read_pool_view
+from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
 from hugepage_qa.cases.random.soak import SOAK, soak_case
-from hugepage_qa.cases.result import Result
+from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.qemu.emulator import Stopped
 from hugepage_qa.qemu.fleet import Jobs, free_memory, run_workers
@@ -25,7 +25,8 @@ _NODES_OF_GIGANTIC = (6 * GIB, 5 * GIB)
 _GIGANTIC = 256 * MIB
 #: what a case is taken to take whose unit has never run
 _CASE_SECONDS = 1.0
-
+#: random operations, in names of results
+_RANDOM = "/random"
 
 #: is told of a unit that is done: its name, its results, seconds
 Finished = Callable[[str, Sequence[Result], float], None]
@@ -67,7 +68,7 @@ class LiveWanted:
             from hugepage_qa.cases.random.random_run import run_random_programs  # noqa: PLC0415
 
             random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations)
-            name = f"/random/{format_size(size)}"
+            name = f"{_RANDOM}/{format_size(size)}"
             yield Unit(f"random {_words(size)}", self._kind(size), (Task(name, random),))
         for minute in range(self.minutes):
             case = soak_case(self.seed + minute)
@@ -81,12 +82,19 @@ class LiveWanted:
         return MachineKind(memory, cleared and not is_gigantic)
 
     def untried(self, results: Collection[str], sizes: Sequence[int]) -> Iterator[Result]:
-        """Yield a skip for each case that none of ``results`` is of: it is for no page size of the machine."""
+        """Yield a skip for each case that none of ``results`` is of: it is for no page size of the machine.
+
+        So are random operations where there is no pool, or none that is selected.
+        """
         for area in self.areas:
             for case in area.cases:
                 tried = {result_name(area, case, size) for size in self.selection.sizes_of(area, case, sizes)}
                 if self.selection.has(area, case, sizes) and tried.isdisjoint(results):
                     yield not_meant(area, case, sizes)
+        if self.operations and not any(name.startswith(f"{_RANDOM}/") for name in results):
+            yield Result(
+                _RANDOM, Verdict.SKIP, ("for pools alone, of which the run has none" if sizes else NO_HUGETLB,)
+            )
 
 
 class ThrowawayRun:

@@ -325,6 +325,12 @@ def test_a_case_for_no_page_size_of_the_machine_is_one_skip(run: Run) -> None:
     assert found["/none/case-0"].reason == f"for {Sizes.GIGANTIC.value} alone, of which the run has none"
 
 
+def test_random_operations_on_no_pool_are_one_skip(run: Run) -> None:
+    found = run(operations=5, selection=Selection(sizes=(16 * MIB,)))
+    assert verdicts(found) == {"/random": Verdict.SKIP}
+    assert found["/random"].reason == "for pools alone, of which the run has none"
+
+
 def test_without_hugetlb_only_what_needs_it_is_skipped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throwaway_run, "page_sizes", lambda _host: [])
     monkeypatch.setattr(throwaway_run, "read_pool_view", lambda _host: SimpleNamespace(pools={}))
@@ -333,8 +339,10 @@ def test_without_hugetlb_only_what_needs_it_is_skipped(run: Run, monkeypatch: py
         "/once/case-0": Verdict.PASS,
         "/each/case-0": Verdict.SKIP,
         "/each/case-1": Verdict.SKIP,
+        "/random": Verdict.SKIP,
     }
     assert "no hugetlb" in found["/each/case-0"].reason
+    assert "no hugetlb" in found["/random"].reason
 
 
 # --- how it ends ---

@@ -208,6 +208,7 @@ def _throwaway_machines(console: Console, say: Callable[[str], None]) -> Machine
             () if is_random or part == "boot" else tuple(live_areas((part,))),
             operations=AMOUNTS.operations if is_random else 0,
             seed=AMOUNTS.seed,
+            under_way=report.under_way,
         )
         groups = choose_groups(()) if part == "boot" else ()
         boots = AMOUNTS.boots if is_random else 0

@@ -37,7 +37,8 @@ class LiveWanted:
     """What is run: cases of ``areas`` that are selected, random ``operations`` on the pool of each page size, races.
 
     Each of the ``minutes`` of random races has a seed of its own, of which the first is ``seed``. All is run on
-    machines with ``nodes`` of so many bytes, by default as it needs them, and with ``cpus``.
+    machines with ``nodes`` of so many bytes, by default as it needs them, and with ``cpus``. ``under_way`` is told now
+    and then how far is what has one result in many minutes, by any thread.
     """
 
     areas: Sequence[Area] = ()
@@ -47,6 +48,7 @@ class LiveWanted:
     seed: int = 1
     nodes: tuple[int, ...] = ()
     cpus: int = 2
+    under_way: Callable[[str], None] = lambda _words: None
 
     def units(self, sizes: Sequence[int], pools: Collection[int]) -> Iterator[Unit]:
         """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages."""
@@ -67,13 +69,17 @@ class LiveWanted:
             # it brings Hypothesis, a quarter of what check-kernel would import
             from hugepage_qa.cases.random.random_run import run_random_programs  # noqa: PLC0415
 
-            random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations)
+            tell = partial(self._tell_operations, size)
+            random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations, tell=tell)
             name = f"{_RANDOM}/{format_size(size)}"
             yield Unit(f"random {_words(size)}", self._kind(size), (Task(name, random),))
         for minute in range(self.minutes):
             case = soak_case(self.seed + minute)
             task = Task(result_name(SOAK, case, None), partial(judge, SOAK, case, size=None))
             yield Unit(f"soak {minute + 1}", self._kind(None), (task,))
+
+    def _tell_operations(self, size: int, done: int) -> None:
+        self.under_way(f"{min(done, self.operations)} of {self.operations} random operations on {format_size(size)}")
 
     def _kind(self, size: int | None, *, cleared: bool = True) -> MachineKind:
         """Return the machine for a pool of pages of ``size`` bytes, None for what needs none or one of small ones."""

@@ -81,9 +81,10 @@ def check_kernel(
         raise InputError("--area random: expected how much of it, add --random, --operations or --minutes")
     chosen_seed = draw_seed() if seed is None else seed
     memory = tuple(parse_size(size) for size in nodes)
-    live = LiveWanted(tuple(live_areas(folders)), selection, operations, minutes, chosen_seed, memory, cpus)
     console = Console()
     report = CheckReport(console, output)
+    areas_live = tuple(live_areas(folders))
+    live = LiveWanted(areas_live, selection, operations, minutes, chosen_seed, memory, cpus, report.under_way)
     default = open_kernel(kernel, cache_directory()).architecture if kernel else "x86_64"
 
     def say(line: str) -> None:

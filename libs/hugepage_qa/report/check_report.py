@@ -116,8 +116,15 @@ class CheckReport:
         if result.verdict in _TOLD:
             told = one_line(f"{result.name}: {result.reason}")
             self._print(Text(f"{result.verdict.value:5} {told}"))
-        elif self._progress is None and time.monotonic() - self._said > _BETWEEN_LINES:
+        elif self._is_silent():
             self._print(Text(f"{len(self.results)} of some {self._total} cases, {self._state()}, now {result.name}"))
+
+    def under_way(self, words: str) -> None:
+        """Tell how far something is that has no result for long."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, description=f"{self._state()}, {words}")
+        elif self._is_silent():
+            self._print(Text(f"      {words}"))
 
     def finished(self, name: str, results: Sequence[Result], seconds: float) -> None:
         """Tell that the area ``name`` is done."""
@@ -149,6 +156,9 @@ class CheckReport:
                 self._output.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"--output {self._output}: {error.strerror}; expected a new directory") from error
+
+    def _is_silent(self) -> bool:
+        return self._progress is None and time.monotonic() - self._said > _BETWEEN_LINES
 
     def _state(self) -> str:
         bad = sum(result.verdict in BAD for result in self.results)

@@ -99,6 +99,8 @@ class Run:
         self.units: list[tuple[str, tuple[str, ...]]] = []
         self._lock = threading.Lock()
         self.run = ThrowawayRun(plan(directory), count, self._finished)
+        #: how far what is long was
+        self.told: list[str] = []
 
     def _finished(self, name: str, results: Sequence[Result], seconds: float) -> None:
         assert seconds >= 0
@@ -113,7 +115,7 @@ class Run:
         operations: int = 0,
     ) -> dict[str, Result]:
         """Return name -> result."""
-        results = list(self.run.run(LiveWanted(areas, selection, operations), took or {}))
+        results = list(self.run.run(LiveWanted(areas, selection, operations, under_way=self.told.append), took or {}))
         assert len({result.name for result in results}) == len(results)
         return {result.name: result for result in results}
 
@@ -185,13 +187,15 @@ def test_random_programs_are_units_of_each_pool_that_is_selected(
 ) -> None:
     asked = []
 
-    def programs(host: Host, size: int, seed: int, operations: int) -> Result:
+    def programs(host: Host, size: int, seed: int, operations: int, tell: Callable[[int], None]) -> Result:
+        tell(8)
         asked.append((len(host.names("sys/kernel/mm/hugepages")), size, seed, operations))
         return Result(f"/random/{size}", Verdict.PASS)
 
     monkeypatch.setattr(random_run, "run_random_programs", programs)
     assert len(run(operations=7, selection=Selection(sizes=sizes))) == len(expected)
     assert sorted(asked) == [(2, size, 1, 7) for size in expected]
+    assert sorted(run.told) == sorted(f"7 of 7 random operations on {format_size(size)}" for size in expected)
     assert sorted(name for name, _results in run.units) == sorted(f"random {format_size(size)}" for size in expected)
 
 
@@ -285,7 +289,8 @@ def test_the_next_machine_begins_with_the_longest_that_needs_other_memory(
     def meets(_live: Live) -> None:
         both_run.wait()
 
-    def programs(_host: Host, size: int, seed: int, operations: int) -> Result:
+    def programs(_host: Host, size: int, seed: int, operations: int, tell: Callable[[int], None]) -> Result:
+        tell(1)
         both_run.wait()
         return Result(f"/random/{size}/{seed}/{operations}", Verdict.PASS)
 

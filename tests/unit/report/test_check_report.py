@@ -50,7 +50,12 @@ def test_elsewhere_than_on_a_terminal_it_says_now_and_then_how_far_it_is(monkeyp
     assert text.getvalue().splitlines()[-1] == "2 of some 7 cases, 1 failed, now /good"
     monkeypatch.setattr(check_report, "_BETWEEN_LINES", 1000.0)
     made.add(Result("/better", Verdict.PASS))
+    made.under_way("3 of 5 random operations")
     assert "/better" not in text.getvalue()
+    assert "random" not in text.getvalue()
+    monkeypatch.setattr(check_report, "_BETWEEN_LINES", 0.0)
+    made.under_way("4 of 5 random operations")
+    assert text.getvalue().splitlines()[-1] == "      4 of 5 random operations"
 
 
 def test_on_a_terminal_there_is_a_bar_that_counts_and_goes() -> None:
@@ -59,8 +64,10 @@ def test_on_a_terminal_there_is_a_bar_that_counts_and_goes() -> None:
     made.add(Result("/good", Verdict.PASS))
     made.add(FAILED)
     made.finished("pool 2M", [FAILED], 1.0)
+    made.under_way("4 of 5 random operations")
     made.stop()
     shown = text.getvalue()
+    assert "1 failed, 4 of 5 random operations" in shown
     assert "0/3" in shown
     assert "2/3" in shown
     assert "1 failed" in shown

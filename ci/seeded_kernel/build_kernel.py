@@ -130,7 +130,8 @@ def build(source: SeededSource, place: Path, more: Sequence[Path] = ()) -> None:
     # what only other series know
     print(*(f"{source.version} has no {line}" for line in lost), sep="\n" if lost else "")
     print("building, which takes some minutes", flush=True)
-    _make(source, built, "-j", os.environ.get("JOBS", "2"), "bzImage")
+    # all that cannot be compiled is told at once
+    _make(source, built, "-k", "-j", os.environ.get("JOBS", "2"), "bzImage")
     shutil.copyfile(built / ".config", place / "config")
     shutil.copyfile(built / "arch" / "x86" / "boot" / "bzImage", place / "bzImage")
 

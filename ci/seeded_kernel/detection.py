@@ -46,6 +46,8 @@ _BOOT = "boot/"
 _SIZE = "2M"
 _GOOD = (Verdict.PASS.value, Verdict.KNOWN.value)
 
+#: the healthy kernel runs the cases of all faults, for minutes
+_CASES_OF_A_LINE = 20
 #: digest and areas of what is to be measured
 Wanted = tuple[str, tuple[str, ...]]
 
@@ -145,6 +147,8 @@ class Measured:
         with closing(_run(self._image, name, areas, machines)) as all_results:
             for result in all_results:
                 results[result.name] = (result.verdict.value, result.reason[:300])
+                if name == HEALTHY and len(results) % _CASES_OF_A_LINE == 0:
+                    print(f"without a fault: {len(results)} cases so far", flush=True)
                 if self._is_first_enough and name != HEALTHY and self._is_found(result.name, result.verdict.value):
                     is_left = True
                     break

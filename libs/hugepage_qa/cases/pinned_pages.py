@@ -18,8 +18,9 @@ _UPDATE_BUFFERS, _CLONE_BUFFERS = 16, 30
 _OFF_SQES = 0x10000000
 _READ_FIXED, _WRITE_FIXED = 4, 5
 _CQE, _RES_AT = 16, 8
-#: of requests; of their results a ring holds twice as many, and all of them stay there
+#: of requests; of their results a ring holds twice as many
 _ENTRIES = 4
+_RESULTS = 2 * _ENTRIES
 #: tmpfs takes O_DIRECT since Linux 6.6 (e88e0d366f9c), and btrfs since 6.15 for files with checksums (968f19c5b1b7),
 #: and both copy all the same: nothing would be pinned
 _PINNING = ("ext4", "xfs")
@@ -85,7 +86,7 @@ class Pin:
     def read(self) -> int:
         """Return the first word, as the pin sees it."""
         file = self._actor.call("memfd_create", "pinned", 0)
-        self._carry(_WRITE_FIXED, file)
+        self._live.expect("bytes carried through the pin", WORD, self.to_file(file, 0, WORD))
         _count, (word,) = self._actor.call_with_buffers("pread64", file, bytes(WORD), WORD, 0)
         return self._uapi.unpack("Q", word)[0]
 
@@ -93,24 +94,38 @@ class Pin:
         """Store ``value`` in the first word, through the pin."""
         file = self._actor.call("memfd_create", "pinned", 0)
         self._actor.call("pwrite64", file, self._uapi.pack("Q", value), WORD, 0)
-        self._carry(_READ_FIXED, file)
+        self._live.expect("bytes carried through the pin", WORD, self.from_file(file, 0, WORD))
 
-    def _carry(self, opcode: int, file: int) -> None:
-        """Carry the first word to the start of ``file``, or from there."""
+    def to_file(self, file: int, offset: int, length: int, number: int = 0) -> int:
+        """Have ``length`` bytes of ``memory`` from ``offset`` on written to the start of ``file``.
+
+        They are to lie in the buffer ``number``. Returned are the bytes written, or an errno with a minus sign.
+        """
+        return self._carry(_WRITE_FIXED, file, offset, length, number)
+
+    def from_file(self, file: int, offset: int, length: int, number: int = 0) -> int:
+        """Have ``length`` bytes of ``memory`` read from the start of ``file``, as ``to_file`` has them written."""
+        return self._carry(_READ_FIXED, file, offset, length, number)
+
+    def _carry(self, opcode: int, file: int, offset: int, length: int, number: int) -> int:
         if not self._rings:
             page, shared = self._live.base_page, mmap.MAP_SHARED
             self._rings = self._actor.mmap(page, READ_WRITE, shared, self._ring)
             self._entries = self._actor.mmap(page, READ_WRITE, shared, self._ring, _OFF_SQES)
-        entry = self._uapi.pack("BBHiQQIIQHHIQQ", opcode, 0, 0, file, 0, self._address, WORD, 0, 0, 0, 0, 0, 0, 0)
+        where = self._address + offset, length
+        entry = self._uapi.pack("BBHiQQIIQHHIQQ", opcode, 0, 0, file, 0, *where, 0, 0, number, 0, 0, 0, 0)
         for at in range(0, len(entry), WORD):
             self._actor.write(self._entries + at, self._uapi.unpack("Q", entry[at : at + WORD])[0])
-        # every request is the first entry: the array that says so is zero; behind the tail is nothing
-        self._asked += 1
-        self._actor.write(self._rings + self._tail, self._uapi.unpack("Q", self._uapi.pack("2I", self._asked, 0))[0])
-        self._actor.call("io_uring_enter", self._ring, 1, self._asked, _GET_EVENTS, 0, 0)
-        result = self._actor.read(self._rings + self._results + (self._asked - 1) * _CQE + _RES_AT)
+        # every request is the first entry: the array that says so is zero; behind the tail is how many results have
+        # been read (struct io_rings), which is told when there is room for no more
+        place = self._asked % _RESULTS
+        seen, self._asked = self._asked - place, self._asked + 1
+        word = self._uapi.pack("2I", self._asked, seen)
+        self._actor.write(self._rings + self._tail, self._uapi.unpack("Q", word)[0])
+        self._actor.call("io_uring_enter", self._ring, 1, self._asked - seen, _GET_EVENTS, 0, 0)
+        result = self._actor.read(self._rings + self._results + place * _CQE + _RES_AT)
         done, _flags = self._uapi.unpack("iI", self._uapi.pack("Q", result))
-        self._live.expect("bytes carried through the pin", WORD, done)
+        return done
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
 
-# include/uapi/linux/io_uring.h: struct io_uring_params, and where it has sq_off.tail and cq_off.cqes
-_PARAMS, _TAIL_AT, _CQES_AT = 120, 44, 100
+# include/uapi/linux/io_uring.h: struct io_uring_params, and where it has sq_off.tail, cq_off.head and cq_off.cqes
+_PARAMS, _TAIL_AT, _HEAD_AT, _CQES_AT = 120, 44, 80, 100
 _REGISTER_BUFFERS, _UNREGISTER_BUFFERS, _GET_EVENTS = 0, 1, 1
 _UPDATE_BUFFERS, _CLONE_BUFFERS = 16, 30
 _OFF_SQES = 0x10000000
@@ -49,7 +49,9 @@ class Pin:
         self._address = memory.address
         self._uapi = live.host.uapi
         self._ring, params = new_ring(actor, _ENTRIES, bytes(_PARAMS))
-        self._tail, self._results = (self._uapi.unpack("I", params[at : at + 4])[0] for at in (_TAIL_AT, _CQES_AT))
+        self._tail, self._head, self._results = (
+            self._uapi.unpack("I", params[at : at + 4])[0] for at in (_TAIL_AT, _HEAD_AT, _CQES_AT)
+        )
         self._rings = self._entries = 0
         self._asked = 0
 
@@ -116,16 +118,23 @@ class Pin:
         entry = self._uapi.pack("BBHiQQIIQHHIQQ", opcode, 0, 0, file, 0, *where, 0, 0, number, 0, 0, 0, 0)
         for at in range(0, len(entry), WORD):
             self._actor.write(self._entries + at, self._uapi.unpack("Q", entry[at : at + WORD])[0])
-        # every request is the first entry: the array that says so is zero; behind the tail is how many results have
-        # been read (struct io_rings), which is told when there is room for no more
+        # every request is the first entry: the array that says so is zero
         place = self._asked % _RESULTS
         seen, self._asked = self._asked - place, self._asked + 1
-        word = self._uapi.pack("2I", self._asked, seen)
-        self._actor.write(self._rings + self._tail, self._uapi.unpack("Q", word)[0])
+        # how many results have been read is told when there is room for no more: right behind the tail or in
+        # a line of its own, as the version has it (struct io_rings)
+        are_side_by_side = self._head == self._tail + len(self._uapi.pack("I", 0))
+        if seen and not place and not are_side_by_side:
+            self._store(self._head, seen, 0)
+        self._store(self._tail, self._asked, seen if are_side_by_side else 0)
         self._actor.call("io_uring_enter", self._ring, 1, self._asked - seen, _GET_EVENTS, 0, 0)
         result = self._actor.read(self._rings + self._results + place * _CQE + _RES_AT)
         done, _flags = self._uapi.unpack("iI", self._uapi.pack("Q", result))
         return done
+
+    def _store(self, place: int, *numbers: int) -> None:
+        """Store two numbers at a ``place`` in the ring."""
+        self._actor.write(self._rings + place, self._uapi.unpack("Q", self._uapi.pack("2I", *numbers))[0])
 
 
 @contextmanager

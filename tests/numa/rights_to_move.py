@@ -133,12 +133,11 @@ def _expect_rights(live: Live, here: int, there: int, map_for: Callable[[Actor],
 
 
 def _expect_kept_in_cpuset(live: Live, here: int, there: int, map_for: Callable[[Actor], Memory]) -> None:
-    actor, other = live.actor(), live.actor()
-    memory = _filled(live, here, map_for, actor)
-    cpuset_of(live, here).add(actor)
-    stranger = live.actor()
-    ours = _filled(live, here, map_for, stranger)
-    cpuset_of(live, here).add(stranger)
+    group = cpuset_of(live, here)
+    other, actor, stranger = (live.actor() for _each in range(3))
+    memory, ours = (_filled(live, here, map_for, each) for each in (actor, stranger))
+    for each in (actor, stranger):
+        group.add(each)
     become_nobody(stranger)
     refused: list[tuple[str, int, Callable[[], object]]] = [
         ("move_pages", errno.EACCES, lambda: _move_all(memory, there)),
@@ -156,8 +155,9 @@ def _expect_kept_in_cpuset(live: Live, here: int, there: int, map_for: Callable[
             for one in (memory, ours):
                 _expect_on(live, one, here, "afterwards")
                 live.expect("policy of the process", (Mode.DEFAULT, []), told_policy(one.actor))
-    for one in (actor, other, stranger):
-        one.end()
+    for each in (actor, other, stranger):
+        each.end()
+    group.remove()
 
 
 def _move_all(memory: Memory, node: int) -> list[int]:

@@ -41,10 +41,8 @@ def moved_with_its_contents(live: Live, file: KnownFile) -> None:
     for written, first, length in (
         # nothing, what is dirty and in which folio; by a mapping and by write(2)
         (None, 0, 0),
-        ("mapped", 3 * base, base),
         ("mapped", block - base, 2 * base),
         ("written", 5 * base + WORD, base),
-        ("written", 0, file.contents.length),
         ("mapped", 0, file.contents.length),
     ):
         memory = file.map()

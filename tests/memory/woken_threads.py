@@ -106,7 +106,7 @@ def _hugetlb_kinds(live: Live) -> list[Callable[[], Watched]]:
         file.map(_PAGES).fill(_VALUE)
         return _of_a_file("in the file", file.map(_PAGES), Feature.MINOR_HUGETLBFS)
 
-    kinds = [partial(missing, shared=False), partial(missing, shared=True), protected]
+    kinds: list[Callable[[], Watched]] = [partial(missing, shared=False), partial(missing, shared=True), protected]
     return [*kinds, of_a_file] if Feature.MINOR_HUGETLBFS in offered_features(live) else kinds
 
 
@@ -156,7 +156,7 @@ def _other_kinds(live: Live) -> list[Callable[[], Watched]]:
         other = actor.call("mremap", memory.address, 0, length, MREMAP_MAYMOVE) % (1 << 64)
         return _of_a_file("in the file", Memory(live, actor, other, _PAGES, live.base_page), Feature.MINOR_SHMEM)
 
-    kinds = [partial(missing, shared=False), partial(missing, shared=True), zeroes]
+    kinds: list[Callable[[], Watched]] = [partial(missing, shared=False), partial(missing, shared=True), zeroes]
     kinds += [moved] if Feature.MOVE in offered else []
     kinds += [partial(protected, shared=shared) for shared in (False, True) if Feature.WP_HUGETLBFS_SHMEM in offered]
     return kinds + ([of_a_file] if Feature.MINOR_SHMEM in offered else [])

@@ -188,21 +188,22 @@ def _of_a_file(name: str, memory: Memory, feature: Feature) -> Watched:
 
 def _expect_woken_alone(live: Live, watched: Watched) -> None:
     fault = watched.fault
-    words = _have_all_wait(live, watched)
+    _have_all_wait(live, watched)
     _expect_told(live, watched, range(_PAGES), "at first")
     for first, end in combinations(range(_PAGES + 1), 2):
         fault.wake(first, end - first)
         # one that goes on though its page is not among them is told of here, or the next time
         _expect_told(live, watched, range(first, end), f"when pages {first} to {end - 1} were woken")
     middle = _PAGES // 2
-    before = words[middle]
     watched.handle(middle, False)
     live.expect("threads that wait when one page is handled, and nobody woken", (0, _PAGES), fault.waiting(live))
     others = [page for page in range(_PAGES) if page != middle]
     for page in others:
         fault.wake(page, 1)
         _expect_told(live, watched, [page], f"when page {page} was woken")
-    live.expect("word of who is not woken", _word(watched, middle, handled=True), before)
+    # the word that its thread stores first of all
+    word = value_or_signal(partial(watched.memory.actor.read, watched.memory.at(middle) + middle * _WORD_OF_A_THREAD))
+    live.expect("word of who is not woken", _filled(watched, middle), word)
     fault.wake(middle, 1)
     _expect_gone_on(live, watched, others)
     for page in others:
@@ -236,27 +237,20 @@ def _expect_told_once(live: Live, watched: Watched) -> None:
     _expect_all_done(live, watched)
 
 
-def _have_all_wait(live: Live, watched: Watched) -> list[int | str]:
-    """Have a thread write to each page, and return what is in the words before, as far as they can be read."""
-    words = [_word(watched, page, handled=False) for page in range(_PAGES)]
+def _have_all_wait(live: Live, watched: Watched) -> None:
+    """Have a thread write to each page."""
     for page in range(_PAGES):
         watched.memory.actor.use(watched.memory.at(page), _WORD_OF_A_THREAD, _WORD_OF_A_THREAD)
     live.host.wait_until(lambda: watched.fault.waiting(live) == (_PAGES, _PAGES))
     live.expect("threads that wait", (_PAGES, _PAGES), watched.fault.waiting(live))
-    return words
-
-
-def _word(watched: Watched, page: int, *, handled: bool) -> int | str:
-    """Return what is in the word of the thread of a page; of one that is not ``handled`` what will be there."""
-    if not handled and Told.WRITE_PROTECTED not in watched.told:
-        return 0 if watched.name == "zeroes" else _filled(watched, page)
-    return value_or_signal(partial(watched.memory.actor.read, watched.memory.at(page) + page * _WORD_OF_A_THREAD))
 
 
 def _filled(watched: Watched, page: int) -> int:
     """Return what is in the word of the thread of a page: each is filled alike from a source, or as they lie."""
-    offset = page * _WORD_OF_A_THREAD
-    return _VALUE + offset + (page * watched.memory.size if Told.MINOR in watched.told else 0)
+    if watched.name == "zeroes":
+        return 0
+    lies_there = bool(watched.told & (Told.MINOR | Told.WRITE_PROTECTED))
+    return _VALUE + page * _WORD_OF_A_THREAD + (page * watched.memory.size if lies_there else 0)
 
 
 def _expect_told(live: Live, watched: Watched, pages: "range | list[int]", when: str) -> None:

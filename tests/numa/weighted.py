@@ -116,6 +116,9 @@ def by_their_place_in_memory(live: Live) -> None:
                 places = [memory.at(page) for page in range(memory.pages)]
                 wanted = [node_by_weight(chosen, place // memory.size) for place in places]
                 live.expect("nodes of the pages", wanted, nodes_of(memory.actor, places))
+                each = memory.size // live.base_page
+                counted = {node: each * wanted.count(node) for node in wanted}
+                live.expect("base pages of each node in numa_maps", counted, memory.numa_maps().nodes)
             memory.actor.end()
 
 

@@ -20,7 +20,7 @@ Acted = TypeVar("Acted")
 
 _API = 0xAA
 #: faults of the kernel itself stay its own; flags that it does not know are EINVAL
-_USER_MODE_ONLY, _USER_MODE_ONLY_SINCE = 1, KernelVersion(5, 11)
+USER_MODE_ONLY, _USER_MODE_ONLY_SINCE = 1, KernelVersion(5, 11)
 # O_NONBLOCK, the same on all architectures
 _NONBLOCK = 0o4000
 #: struct uffd_msg
@@ -41,6 +41,7 @@ _CALLS = {
 }
 # UFFDIO_UNREGISTER, UFFDIO_WAKE, each an _IOR()
 _UNREGISTER, _WAKE, _RANGE = 0x01, 0x02, "2Q"
+_NUMBERS = {name: number for name, (number, _layout) in _CALLS.items()} | {"wake": _WAKE}
 _COPY_DONE = _MOVE_DONE = 4
 # UFFDIO_COPY_MODE_WP
 _COPY_PROTECTED = 2
@@ -122,7 +123,7 @@ class Userfault:
         self._actor = memory.actor
         flags = _NONBLOCK if waits else 0
         if not of_kernel and memory.kernel_version >= _USER_MODE_ONLY_SINCE:
-            flags |= _USER_MODE_ONLY
+            flags |= USER_MODE_ONLY
         self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, flags)
         self.register(mode)
 
@@ -153,8 +154,7 @@ class Userfault:
 
     def promises(self, name: str) -> bool:
         """Tell whether the kernel said at the registration that the call ``name`` works on this memory."""
-        number, _layout = _CALLS[name]
-        return bool(self._promised >> number & 1)
+        return bool(self._promised >> _NUMBERS[name] & 1)
 
     def copy(
         self,
@@ -325,9 +325,20 @@ def protected_pages(memory: Memory) -> list[int]:
 def offered_features(live: Live) -> Feature:
     """Return what UFFDIO_API offers to who asks for nothing. Raises CannotRun without userfaultfd, OSError."""
     actor = live.actor()
-    descriptor = _create(actor, _USER_MODE_ONLY if live.kernel_version >= _USER_MODE_ONLY_SINCE else 0)
+    descriptor = _create(actor, USER_MODE_ONLY if live.kernel_version >= _USER_MODE_ONLY_SINCE else 0)
     _api, offered, _calls = _ioctl(actor, descriptor, "api", _API, 0, 0)
     return Feature(offered)
+
+
+def answer_to_api(actor: Actor, descriptor: int, api: int, features: int) -> tuple[int, int]:
+    """Ask for ``features`` of a userfaultfd (UFFDIO_API); return all features and calls that there are. Raises Refused."""
+    _api, offered, calls = _ioctl(actor, descriptor, "api", api, features, 0)
+    return offered, calls
+
+
+def register_range(memory: Memory, descriptor: int, mode: int) -> None:
+    """Register ``memory`` with a userfaultfd of its actor (UFFDIO_REGISTER). Raises Refused."""
+    _ioctl(memory.actor, descriptor, "register", memory.address, memory.length, mode, 0)
 
 
 def _create(actor: Actor, flags: int) -> int:

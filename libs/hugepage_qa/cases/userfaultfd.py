@@ -331,7 +331,7 @@ def offered_features(live: Live) -> Feature:
 
 
 def answer_to_api(actor: Actor, descriptor: int, api: int, features: int) -> tuple[int, int]:
-    """Ask for ``features`` of a userfaultfd (UFFDIO_API); return all features and calls that there are. Raises Refused."""
+    """Ask for ``features`` of a userfaultfd (UFFDIO_API), and return all features and calls. Raises Refused."""
     _api, offered, calls = _ioctl(actor, descriptor, "api", api, features, 0)
     return offered, calls
 

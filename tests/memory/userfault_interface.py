@@ -1,13 +1,14 @@
 """How a program asks for the faults of its memory: what comes first, what it may ask for, and what it is promised."""
 
 import errno
+import mmap
 from collections.abc import Callable
 from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import OF_A_FILE, Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.userfaultfd import (
     MESSAGE_SIZE,
@@ -19,6 +20,7 @@ from hugepage_qa.cases.userfaultfd import (
     offered_features,
     register_range,
 )
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import become_nobody
 
@@ -28,9 +30,10 @@ DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 PROMISED = (
     "UFFDIO_REGISTER promises what works on the memory for the faults that were asked for: to fill it, to end its"
     " protection if it may be protected, to go on with what its file has if these faults are told; zeroes and moves for"
-    " no hugetlb page; the same when it is registered again for other faults"
+    " no hugetlb page; the same when it is registered again for other faults; and what is promised is done"
 )
 PROMISES = "ioctl_userfaultfd(2) UFFDIO_REGISTER ioctls; fs/userfaultfd.c userfaultfd_register()"
+_VALUE = 7
 _UNKNOWN_FEATURE, _OTHER_API, _API = 1 << 40, 0xAB, 0xAA
 #: of a userfaultfd itself: UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER
 _OF_ITSELF = 1 << 0x3F | 1 << 0 | 1 << 1
@@ -76,7 +79,7 @@ def what_comes_first(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def who_may_ask(live: Live) -> None:
-    offered_features(live)  # there is one
+    offered = offered_features(live)
     for allowed, privileged in product((0, 1), (False, True)):
         live.set_knob(_UNPRIVILEGED, str(allowed))
         with live.about(f"{_UNPRIVILEGED} {allowed}, privileged {privileged}"):
@@ -93,11 +96,12 @@ def who_may_ask(live: Live) -> None:
                 live.expect_success(told_of_forks)
             else:
                 live.expect_errno(errno.EPERM, told_of_forks)
-                live.expect_success(answer_to_api, actor, descriptor, _API, 0)
+                found, _calls = answer_to_api(actor, descriptor, _API, 0)
+                live.expect("features that are told to who asks for none", offered, Feature(found))
             actor.end()
 
 
-@INTERFACE.case(PROMISED, PROMISES, since="5.19", sizes=Sizes.BUDDY)
+@INTERFACE.case(PROMISED, PROMISES, since="5.19", sizes=Sizes.BUDDY, pages=2)
 def promised_for_hugetlb_pages(live: Live) -> None:
     for shared in (False, True):
         with live.about(f"shared {shared}"):
@@ -109,7 +113,7 @@ def promised_for_hugetlb_pages(live: Live) -> None:
 def promised_for_other_memory(live: Live) -> None:
     for shared in (False, True):
         with live.about(f"shared {shared}"):
-            make = partial(map_aligned, live, 1, pmd_size(live), shared=shared)
+            make = partial(map_aligned, live, 1, pmd_size(live), shared=shared, advice=MADV_NOHUGEPAGE)
             _expect_promised(live, make, Feature.MINOR_SHMEM if shared else Feature(0), is_pool=False)
 
 
@@ -143,7 +147,26 @@ def _expect_promised(live: Live, make: Callable[[], Memory], minor: Feature, *, 
                 wanted["poison"] = True
             with live.about(f"registered for {mode!r}"):
                 live.expect("what is promised", wanted, {name: fault.promises(name) for name in wanted})
+                if Mode.MISSING in mode:
+                    _expect_filled(live, memory, fault, zeroes=not is_pool)
         memory.actor.end()
+
+
+def _expect_filled(live: Live, memory: Memory, fault: Userfault, *, zeroes: bool) -> None:
+    """Expect missing memory to be filled by a copy and, if that was promised, with zeroes; it is missing again then."""
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill(_VALUE)
+    live.expect("bytes copied", memory.size, fault.copy(source))
+    memory.expect_filled(_VALUE)
+    # of a file it would stay there, and of private memory it is not for that
+    is_shared = memory.pagemap([memory.address])[0] & OF_A_FILE
+    give_back = mmap.MADV_REMOVE if is_shared else mmap.MADV_DONTNEED
+    memory.advise(give_back)
+    if zeroes:
+        fault.zero()
+        memory.expect_zero()
+        memory.advise(give_back)
+    source.unmap()
 
 
 class UserfaultInterface(LiveTest):

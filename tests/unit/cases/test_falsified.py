@@ -50,6 +50,7 @@ _NOT_JUDGED_IN = {
     "memory/read-only-pins": ("load ",),
     # UFFDIO_API: it asks for no feature
     "memory/woken-threads": ("call ioctl 3 3222841919 ",),
+    "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),
 }
 #: cases that judge other facts of the machine than a counter that they look at
 _JUDGES_OTHER_FACTS = {

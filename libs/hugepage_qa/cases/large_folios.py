@@ -24,7 +24,13 @@ FileAct = Callable[[Live, KnownFile], None]
 
 
 def file_case(
-    area: Area, statement: str, source: str, *, on: tuple[str, ...] = EVERY, since: str | None = None
+    area: Area,
+    statement: str,
+    source: str,
+    *,
+    on: tuple[str, ...] = EVERY,
+    since: str | None = None,
+    nodes: int = 1,
 ) -> Callable[[FileAct], None]:
     """Make the decorated function a case of ``area`` on each of these file systems.
 
@@ -53,7 +59,7 @@ def file_case(
                     raise
 
             on_this.__name__ = f"{act.__name__}_on_{file_system}"
-            area.case(f"{statement}, on {file_system}", source, since=since)(on_this)
+            area.case(f"{statement}, on {file_system}", source, since=since, nodes=nodes)(on_this)
 
     return register
 

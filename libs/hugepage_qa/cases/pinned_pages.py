@@ -11,15 +11,16 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
 
-# include/uapi/linux/io_uring.h: struct io_uring_params, and where it has sq_off.tail and cq_off.cqes
-_PARAMS, _TAIL_AT, _CQES_AT = 120, 44, 100
+# include/uapi/linux/io_uring.h: struct io_uring_params, and where it has sq_off.tail, cq_off.head and cq_off.cqes
+_PARAMS, _TAIL_AT, _HEAD_AT, _CQES_AT = 120, 44, 80, 100
 _REGISTER_BUFFERS, _UNREGISTER_BUFFERS, _GET_EVENTS = 0, 1, 1
 _UPDATE_BUFFERS, _CLONE_BUFFERS = 16, 30
 _OFF_SQES = 0x10000000
 _READ_FIXED, _WRITE_FIXED = 4, 5
 _CQE, _RES_AT = 16, 8
-#: of requests; of their results a ring holds twice as many, and all of them stay there
+#: of requests; of their results a ring holds twice as many
 _ENTRIES = 4
+_RESULTS = 2 * _ENTRIES
 #: tmpfs takes O_DIRECT since Linux 6.6 (e88e0d366f9c), and btrfs since 6.15 for files with checksums (968f19c5b1b7),
 #: and both copy all the same: nothing would be pinned
 _PINNING = ("ext4", "xfs")
@@ -48,7 +49,9 @@ class Pin:
         self._address = memory.address
         self._uapi = live.host.uapi
         self._ring, params = new_ring(actor, _ENTRIES, bytes(_PARAMS))
-        self._tail, self._results = (self._uapi.unpack("I", params[at : at + 4])[0] for at in (_TAIL_AT, _CQES_AT))
+        self._tail, self._head, self._results = (
+            self._uapi.unpack("I", params[at : at + 4])[0] for at in (_TAIL_AT, _HEAD_AT, _CQES_AT)
+        )
         self._rings = self._entries = 0
         self._asked = 0
 
@@ -85,7 +88,7 @@ class Pin:
     def read(self) -> int:
         """Return the first word, as the pin sees it."""
         file = self._actor.call("memfd_create", "pinned", 0)
-        self._carry(_WRITE_FIXED, file)
+        self._live.expect("bytes carried through the pin", WORD, self.to_file(file, 0, WORD))
         _count, (word,) = self._actor.call_with_buffers("pread64", file, bytes(WORD), WORD, 0)
         return self._uapi.unpack("Q", word)[0]
 
@@ -93,24 +96,45 @@ class Pin:
         """Store ``value`` in the first word, through the pin."""
         file = self._actor.call("memfd_create", "pinned", 0)
         self._actor.call("pwrite64", file, self._uapi.pack("Q", value), WORD, 0)
-        self._carry(_READ_FIXED, file)
+        self._live.expect("bytes carried through the pin", WORD, self.from_file(file, 0, WORD))
 
-    def _carry(self, opcode: int, file: int) -> None:
-        """Carry the first word to the start of ``file``, or from there."""
+    def to_file(self, file: int, offset: int, length: int, number: int = 0) -> int:
+        """Have ``length`` bytes of ``memory`` from ``offset`` on written to the start of ``file``.
+
+        They are to lie in the buffer ``number``. Returned are the bytes written, or an errno with a minus sign.
+        """
+        return self._carry(_WRITE_FIXED, file, offset, length, number)
+
+    def from_file(self, file: int, offset: int, length: int, number: int = 0) -> int:
+        """Have ``length`` bytes of ``memory`` read from the start of ``file``, as ``to_file`` has them written."""
+        return self._carry(_READ_FIXED, file, offset, length, number)
+
+    def _carry(self, opcode: int, file: int, offset: int, length: int, number: int) -> int:
         if not self._rings:
             page, shared = self._live.base_page, mmap.MAP_SHARED
             self._rings = self._actor.mmap(page, READ_WRITE, shared, self._ring)
             self._entries = self._actor.mmap(page, READ_WRITE, shared, self._ring, _OFF_SQES)
-        entry = self._uapi.pack("BBHiQQIIQHHIQQ", opcode, 0, 0, file, 0, self._address, WORD, 0, 0, 0, 0, 0, 0, 0)
+        where = self._address + offset, length
+        entry = self._uapi.pack("BBHiQQIIQHHIQQ", opcode, 0, 0, file, 0, *where, 0, 0, number, 0, 0, 0, 0)
         for at in range(0, len(entry), WORD):
             self._actor.write(self._entries + at, self._uapi.unpack("Q", entry[at : at + WORD])[0])
-        # every request is the first entry: the array that says so is zero; behind the tail is nothing
-        self._asked += 1
-        self._actor.write(self._rings + self._tail, self._uapi.unpack("Q", self._uapi.pack("2I", self._asked, 0))[0])
-        self._actor.call("io_uring_enter", self._ring, 1, self._asked, _GET_EVENTS, 0, 0)
-        result = self._actor.read(self._rings + self._results + (self._asked - 1) * _CQE + _RES_AT)
+        # every request is the first entry: the array that says so is zero
+        place = self._asked % _RESULTS
+        seen, self._asked = self._asked - place, self._asked + 1
+        # how many results have been read is told when there is room for no more: right behind the tail or in
+        # a line of its own, as the version has it (struct io_rings)
+        are_side_by_side = self._head == self._tail + len(self._uapi.pack("I", 0))
+        if seen and not place and not are_side_by_side:
+            self._store(self._head, seen, 0)
+        self._store(self._tail, self._asked, seen if are_side_by_side else 0)
+        self._actor.call("io_uring_enter", self._ring, 1, self._asked - seen, _GET_EVENTS, 0, 0)
+        result = self._actor.read(self._rings + self._results + place * _CQE + _RES_AT)
         done, _flags = self._uapi.unpack("iI", self._uapi.pack("Q", result))
-        self._live.expect("bytes carried through the pin", WORD, done)
+        return done
+
+    def _store(self, place: int, *numbers: int) -> None:
+        """Store two numbers at a ``place`` in the ring."""
+        self._actor.write(self._rings + place, self._uapi.unpack("Q", self._uapi.pack("2I", *numbers))[0])
 
 
 @contextmanager

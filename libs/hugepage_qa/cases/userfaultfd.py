@@ -12,7 +12,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.kernel.uapi import iowr
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.version import KernelVersion
 
@@ -20,11 +20,13 @@ Acted = TypeVar("Acted")
 
 _API = 0xAA
 #: faults of the kernel itself stay its own; flags that it does not know are EINVAL
-_USER_MODE_ONLY, _USER_MODE_ONLY_SINCE = 1, KernelVersion(5, 11)
+USER_MODE_ONLY, _USER_MODE_ONLY_SINCE = 1, KernelVersion(5, 11)
 # O_NONBLOCK, the same on all architectures
 _NONBLOCK = 0o4000
-# struct uffd_msg
-_MESSAGE_SIZE = 32
+#: struct uffd_msg
+MESSAGE_SIZE = 32
+# include/uapi/asm-generic/poll.h
+_POLLIN = 1
 
 # include/uapi/linux/userfaultfd.h: the number and the argument of each UFFDIO_*, all of them _IOWR() but one
 _CALLS = {
@@ -39,9 +41,12 @@ _CALLS = {
 }
 # UFFDIO_UNREGISTER, UFFDIO_WAKE, each an _IOR()
 _UNREGISTER, _WAKE, _RANGE = 0x01, 0x02, "2Q"
+_NUMBERS = {name: number for name, (number, _layout) in _CALLS.items()} | {"wake": _WAKE}
 _COPY_DONE = _MOVE_DONE = 4
 # UFFDIO_COPY_MODE_WP
 _COPY_PROTECTED = 2
+#: UFFDIO_*_MODE_DONTWAKE, and UFFDIO_WRITEPROTECT_MODE_DONTWAKE, which is another bit
+_WAKES_NOBODY, _PROTECTION_WAKES_NOBODY = 1, 2
 
 
 class Feature(IntFlag):
@@ -118,7 +123,7 @@ class Userfault:
         self._actor = memory.actor
         flags = _NONBLOCK if waits else 0
         if not of_kernel and memory.kernel_version >= _USER_MODE_ONLY_SINCE:
-            flags |= _USER_MODE_ONLY
+            flags |= USER_MODE_ONLY
         self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, flags)
         self.register(mode)
 
@@ -135,9 +140,13 @@ class Userfault:
         size = self._memory.length - start if length is None else length
         self._act_on_range(_UNREGISTER, self._memory.address + start, size)
 
-    def wake(self) -> None:
-        """Have the threads that wait for a page of the memory try again (UFFDIO_WAKE). Raises Refused."""
-        self._act_on_range(_WAKE, self._memory.address, self._memory.length)
+    def wake(self, first: int = 0, pages: int | None = None) -> None:
+        """Have the threads that wait for ``pages`` pages from ``first`` on, by default all, try again (UFFDIO_WAKE).
+
+        Raises Refused.
+        """
+        count = self._memory.pages - first if pages is None else pages
+        self._act_on_range(_WAKE, self._memory.at(first), count * self._memory.size)
 
     def _act_on_range(self, number: int, start: int, length: int) -> None:
         argument = self._actor.uapi.pack(_RANGE, start, length)
@@ -145,48 +154,59 @@ class Userfault:
 
     def promises(self, name: str) -> bool:
         """Tell whether the kernel said at the registration that the call ``name`` works on this memory."""
-        number, _layout = _CALLS[name]
-        return bool(self._promised >> number & 1)
+        return bool(self._promised >> _NUMBERS[name] & 1)
 
     def copy(
-        self, source: Memory, page: int = 0, *, offset: int = 0, length: int | None = None, protected: bool = False
+        self,
+        source: Memory,
+        page: int = 0,
+        *,
+        offset: int = 0,
+        length: int | None = None,
+        protected: bool = False,
+        wakes: bool = True,
     ) -> int:
         """Fill a missing page from the first page of ``source``; return the bytes copied. Raises OSError.
 
         ``offset`` is added to both addresses, ``length`` is that of the page by default. A ``protected`` page is there
-        to be read, until it may be written.
+        to be read, until it may be written. Who waits for the page goes on unless it ``wakes`` nobody.
         """
         size = self._memory.size if length is None else length
-        mode = _COPY_PROTECTED if protected else 0
+        mode = (_COPY_PROTECTED if protected else 0) | (0 if wakes else _WAKES_NOBODY)
         words = self._ioctl("copy", self._memory.at(page) + offset, source.address + offset, size, mode, 0)
         return words[_COPY_DONE]
 
-    def move(self, source: Memory, page: int = 0, *, length: int | None = None) -> int:
+    def move(self, source: Memory, page: int = 0, *, length: int | None = None, wakes: bool = True) -> int:
         """Have a missing page be the first page of ``source``, which is missing then (UFFDIO_MOVE).
 
         Returns the bytes moved, by default to be the whole page. Raises OSError.
         """
         size = self._memory.size if length is None else length
-        return self._ioctl("move", self._memory.at(page), source.address, size, 0, 0)[_MOVE_DONE]
+        mode = 0 if wakes else _WAKES_NOBODY
+        return self._ioctl("move", self._memory.at(page), source.address, size, mode, 0)[_MOVE_DONE]
 
     def copying(self, source: Memory, offset: int, length: int) -> tuple[int, int, bytes]:
         """Return the arguments of ioctl(2) that copy ``length`` bytes of ``source``, from ``offset`` on, to there."""
         words = self._memory.address + offset, source.address + offset, length, 0, 0
         return self.descriptor, *_request(self._actor, "copy", *words)
 
-    def zero(self, page: int = 0) -> None:
+    def zero(self, page: int = 0, *, wakes: bool = True) -> None:
         """Fill a missing page with zeroes. Raises OSError."""
-        self._ioctl("zeropage", self._memory.at(page), self._memory.size, 0, 0)
+        self._ioctl("zeropage", self._memory.at(page), self._memory.size, 0 if wakes else _WAKES_NOBODY, 0)
 
-    def write_protect(self, page: int = 0, *, on: bool = True, offset: int = 0, length: int | None = None) -> None:
+    def write_protect(
+        self, page: int = 0, *, on: bool = True, offset: int = 0, length: int | None = None, wakes: bool = True
+    ) -> None:
         """Have writes to a page fault, or no longer; ``offset`` and ``length`` name a part of it. Raises OSError."""
         size = self._memory.size if length is None else length
-        self._ioctl("writeprotect", self._memory.at(page) + offset, size, int(on))
+        mode = int(on) | (0 if wakes else _PROTECTION_WAKES_NOBODY)
+        self._ioctl("writeprotect", self._memory.at(page) + offset, size, mode)
 
-    def go_on(self, *, offset: int = 0, length: int | None = None) -> None:
+    def go_on(self, *, offset: int = 0, length: int | None = None, wakes: bool = True) -> None:
         """Map a page, or ``length`` bytes, from ``offset`` on, which the file has (UFFDIO_CONTINUE). Raises OSError."""
         size = self._memory.size if length is None else length
-        self._ioctl("continue", self._memory.address + offset, size, 0, 0)
+        mode = 0 if wakes else _WAKES_NOBODY
+        self._ioctl("continue", self._memory.address + offset, size, mode, 0)
 
     def await_fault(self, live: Live) -> PageFault:
         """Return the fault of a thread, which waits until it is handled. Raises Failed where none is told."""
@@ -199,9 +219,36 @@ class Userfault:
         live.host.wait_until(is_told)
         if not messages:
             live.fail("message of a fault", "one", "none")
-        event, told, address, thread = self._actor.uapi.unpack("B7x2QI4x", messages[0])
+        return self._fault_of(live, messages[0])
+
+    def faults_at_once(self, live: Live, length: int) -> list[PageFault]:
+        """Return the faults that one read of ``length`` bytes tells of. Raises Refused."""
+        count, (found,) = self._actor.call_with_buffers("read", self.descriptor, bytes(length), length)
+        live.expect("bytes beyond whole messages", 0, count % MESSAGE_SIZE)
+        return [self._fault_of(live, found[at : at + MESSAGE_SIZE]) for at in range(0, count, MESSAGE_SIZE)]
+
+    def _fault_of(self, live: Live, message: bytes) -> PageFault:
+        event, told, address, thread = self._actor.uapi.unpack("B7x2QI4x", message)
         live.expect("event", _PAGEFAULT, event)
         return PageFault(Told(told), address, thread)
+
+    def waiting(self, live: Live) -> tuple[int, int]:
+        """Return how many threads wait of whose faults nobody was told yet, and how many of all (proc_pid_fdinfo(5)).
+
+        Raises CannotRun where the kernel does not say.
+        """
+        text = ObservedTree(live.host).read(f"proc/{self._actor.pid}/fdinfo/{self.descriptor}") or ""
+        words = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        if not {"pending", "total"} <= words.keys():
+            raise CannotRun("this kernel does not tell how many threads wait for a userfaultfd")
+        return int(words["pending"]), int(words["total"])
+
+    def is_readable(self) -> bool:
+        """Tell whether poll(2) says that there is a message. Raises Refused."""
+        uapi = self._actor.uapi
+        asked = uapi.pack("ihh", self.descriptor, _POLLIN, 0)
+        _count, (answer, *_rest) = self._actor.call_with_buffers("ppoll", asked, 1, bytes(2 * WORD), 0, 0)
+        return uapi.unpack("ihh", answer)[2] == _POLLIN
 
     def expect_nothing_told(self, live: Live) -> None:
         """Expect no message to be there, of one that waits. Raises Refused."""
@@ -210,7 +257,7 @@ class Userfault:
     def _messages(self) -> list[bytes]:
         """Return the next message that is there, or none. Raises Refused."""
         try:
-            _length, found = self._actor.call_with_buffers("read", self.descriptor, bytes(_MESSAGE_SIZE), _MESSAGE_SIZE)
+            _length, found = self._actor.call_with_buffers("read", self.descriptor, bytes(MESSAGE_SIZE), MESSAGE_SIZE)
         except Refused as refusal:
             if refusal.errno != errno.EAGAIN:
                 raise
@@ -247,10 +294,10 @@ class Userfault:
         """
         message = self._actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with at_once(live, self._actor, 0) as threads:
-            threads.call("read", self.descriptor, message, _MESSAGE_SIZE, may_fail=(errno.EAGAIN,))
+            threads.call("read", self.descriptor, message, MESSAGE_SIZE, may_fail=(errno.EAGAIN,))
             acted = act()
         # the first of its bytes is the event, and the others of the word are zero
-        first, *told = (self._actor.read(message + at) for at in range(0, _MESSAGE_SIZE, WORD))
+        first, *told = (self._actor.read(message + at) for at in range(0, MESSAGE_SIZE, WORD))
         wanted = self._actor.uapi.unpack("Q", self._actor.uapi.pack("B7x", event))[0]
         if first != wanted:
             live.fail("event", event.name, first)
@@ -278,9 +325,20 @@ def protected_pages(memory: Memory) -> list[int]:
 def offered_features(live: Live) -> Feature:
     """Return what UFFDIO_API offers to who asks for nothing. Raises CannotRun without userfaultfd, OSError."""
     actor = live.actor()
-    descriptor = _create(actor, _USER_MODE_ONLY if live.kernel_version >= _USER_MODE_ONLY_SINCE else 0)
+    descriptor = _create(actor, USER_MODE_ONLY if live.kernel_version >= _USER_MODE_ONLY_SINCE else 0)
     _api, offered, _calls = _ioctl(actor, descriptor, "api", _API, 0, 0)
     return Feature(offered)
+
+
+def answer_to_api(actor: Actor, descriptor: int, api: int, features: int) -> tuple[int, int]:
+    """Ask for ``features`` of a userfaultfd (UFFDIO_API), and return all features and calls. Raises Refused."""
+    _api, offered, calls = _ioctl(actor, descriptor, "api", api, features, 0)
+    return offered, calls
+
+
+def register_range(memory: Memory, descriptor: int, mode: int) -> None:
+    """Register ``memory`` with a userfaultfd of its actor (UFFDIO_REGISTER). Raises Refused."""
+    _ioctl(memory.actor, descriptor, "register", memory.address, memory.length, mode, 0)
 
 
 def _create(actor: Actor, flags: int) -> int:

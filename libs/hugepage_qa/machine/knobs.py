@@ -8,7 +8,7 @@ from enum import IntEnum, auto
 from pathlib import Path
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.kernel import ksm, nodes, pools, thp
+from hugepage_qa.kernel import interleave_weights, ksm, nodes, pools, thp
 from hugepage_qa.kernel.tree import DirectoryTree, Tree, parse_integer, size_directories
 
 #: below /proc/sys; vm.nr_hugepages and vm.nr_overcommit_hugepages are second names of the default pool's files
@@ -123,7 +123,13 @@ def find_knobs(root: Path) -> tuple[Knob, ...]:
     tree = DirectoryTree(root)
     return tuple(
         knob
-        for knob in (*_pool_knobs(tree), *_thp_knobs(tree), *_ksm_knobs(tree), *_sysctl_knobs())
+        for knob in (
+            *_pool_knobs(tree),
+            *_thp_knobs(tree),
+            *_ksm_knobs(tree),
+            *_interleave_knobs(tree),
+            *_sysctl_knobs(),
+        )
         if _is_knob(root / knob.path)
     )
 
@@ -162,6 +168,13 @@ def _ksm_knobs(tree: Tree) -> Iterator[Knob]:
     if advisor.read(tree) in (None, _NO_ADVISOR):
         yield Knob(Kind.SYSCTL, f"{ksm.DIRECTORY}/{_SET_BY_ADVISOR}")
     yield advisor
+
+
+def _interleave_knobs(tree: Tree) -> Iterator[Knob]:
+    """Yield the weights of nodes, unless the kernel chooses them: to write one ends that."""
+    if (tree.read(interleave_weights.AUTOMATIC) or "").strip() != "true":
+        for path in interleave_weights.weight_files(tree).values():
+            yield Knob(Kind.SYSCTL, path)
 
 
 def _sysctl_knobs() -> Iterator[Knob]:

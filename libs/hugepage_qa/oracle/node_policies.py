@@ -1,6 +1,6 @@
 """What memory policies of NUMA nodes come to: nodes in turn, policies that follow a cpuset, and policies of ranges."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hugepage_qa.version import KernelVersion
@@ -25,6 +25,15 @@ def node_in_turn_of_inode(nodes: Collection[int], index: int, inode: int, order:
     since ddc1a5cbc05d, shmem_pseudo_vma_init() did so in base pages.
     """
     return node_in_turn(nodes, index + (inode >> order if version < _INODE_COUNTS_PAGES else inode))
+
+
+def node_by_weight(weights: Mapping[int, int], index: int) -> int:
+    """Return the node of the page with ``index`` of memory that is interleaved by the ``weights`` of its nodes.
+
+    Each has as many pages in a row as its weight says (mm/mempolicy.c weighted_interleave_nid()).
+    """
+    row = [node for node in sorted(weights) for _page in range(weights[node])]
+    return row[index % len(row)]
 
 
 def nodes_of_next_page(chosen: Iterable[int], free: Iterable[int], *, is_bound: bool) -> frozenset[int]:

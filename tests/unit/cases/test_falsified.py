@@ -45,8 +45,13 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     # whether a page that nobody has any more is given back: one that is still in a file is not
     "broken-part-of-a-held-tmpfs-page": ("tmp/debugfs",),
 }
-#: the same of all cases of an area, whose names others have, too: each registers memory, and asks with its number
-_NOT_JUDGED_IN = {"memory/read-only-pins": ("load ",)}
+#: the same of all cases of an area: those that register memory ask with its number
+_NOT_JUDGED_IN = {
+    "memory/read-only-pins": ("load ",),
+    # UFFDIO_API: it asks for no feature
+    "memory/woken-threads": ("call ioctl 3 3222841919 ",),
+    "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),
+}
 #: cases that judge other facts of the machine than a counter that they look at
 _JUDGES_OTHER_FACTS = {
     "demoted-page-is-clean": set(COUNTERS),

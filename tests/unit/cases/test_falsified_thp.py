@@ -103,7 +103,7 @@ def _one_page_more(found: re.Match[str]) -> str:
 
 
 #: smaller ones are in no line of smaps: counters of their size show them, and what they hold; so do files
-_AREAS_WITHOUT = {"thp/smaller-sizes", "thp/file-folios", "thp/stored-folios"}
+_AREAS_WITHOUT = {"thp/smaller-sizes", "thp/file-folios", "thp/moved-files", "thp/stored-folios"}
 _OF_HUGE_PAGES = [
     one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES and one.area.name not in _AREAS_WITHOUT
 ]

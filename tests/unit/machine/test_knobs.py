@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel import interleave_weights
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.knobs import Kind, Knob, find_knobs, knob_name, read_knobs
 
@@ -72,6 +73,13 @@ def test_an_advisor_of_ksm_has_what_it_sets(machine: Path) -> None:
     write(machine / f"{KSM}/advisor_mode", "none [scan-time]\n")
     assert "ksm/pages_to_scan" not in values(machine)
     assert values(machine)["ksm/advisor_mode"] == "scan-time"
+
+
+def test_weights_of_nodes_are_knobs_unless_the_kernel_chooses_them(machine: Path) -> None:
+    write(machine / f"{interleave_weights.DIRECTORY}/node0", "3\n")
+    assert values(machine)["mempolicy/weighted_interleave/node0"] == "3"
+    write(machine / interleave_weights.AUTOMATIC, "true\n")
+    assert "mempolicy/weighted_interleave/node0" not in values(machine)
 
 
 def test_links_are_no_knobs(machine: Path) -> None:

@@ -8,6 +8,7 @@ from hugepage_qa.oracle.node_policies import (
     FollowingPolicy,
     PoliciesOfRanges,
     node_after,
+    node_by_weight,
     node_in_turn,
     node_in_turn_of_inode,
     nodes_of_next_page,
@@ -17,6 +18,10 @@ from hugepage_qa.version import KernelVersion
 
 def test_pages_come_from_the_nodes_in_turn() -> None:
     assert [node_in_turn({4, 0}, index) for index in range(3)] == [0, 4, 0]
+
+
+def test_a_node_has_as_many_pages_in_a_row_as_its_weight_says() -> None:
+    assert [node_by_weight({4: 1, 0: 2}, index) for index in range(7)] == [0, 0, 4, 0, 0, 4, 0]
 
 
 @pytest.mark.parametrize(

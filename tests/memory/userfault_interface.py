@@ -1,0 +1,180 @@
+"""How a program asks for the faults of its memory: what comes first, what it may ask for, and what it is promised."""
+
+import errno
+import mmap
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import OF_A_FILE, Memory
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.userfaultfd import (
+    MESSAGE_SIZE,
+    USER_MODE_ONLY,
+    Feature,
+    Mode,
+    Userfault,
+    answer_to_api,
+    offered_features,
+    register_range,
+)
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import become_nobody
+
+INTERFACE = Area("memory/userfault-interface")
+
+DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
+PROMISED = (
+    "UFFDIO_REGISTER promises what works on the memory for the faults that were asked for: to fill it, to end its"
+    " protection if it may be protected, to go on with what its file has if these faults are told; zeroes and moves for"
+    " no hugetlb page; the same when it is registered again for other faults; and what is promised is done"
+)
+PROMISES = "ioctl_userfaultfd(2) UFFDIO_REGISTER ioctls; fs/userfaultfd.c userfaultfd_register()"
+_VALUE = 7
+_UNKNOWN_FEATURE, _OTHER_API, _API = 1 << 40, 0xAB, 0xAA
+#: of a userfaultfd itself: UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER
+_OF_ITSELF = 1 << 0x3F | 1 << 0 | 1 << 1
+_UNPRIVILEGED = "proc/sys/vm/unprivileged_userfaultfd"
+
+
+@INTERFACE.case(
+    "UFFDIO_API comes first, and once, with the version and features that there are: before it a userfaultfd can"
+    " neither be read nor register memory, EINVAL, and so it is after one that was refused; it tells of all features"
+    " and calls",
+    f"ioctl_userfaultfd(2) UFFDIO_API, EINVAL; userfaultfd(2) EINVAL; {DOC}; fs/userfaultfd.c userfaultfd_api()",
+    since="5.11",
+    sizes=Sizes.ONCE,
+)
+def what_comes_first(live: Live) -> None:
+    offered = offered_features(live)
+    memory = map_aligned(live, 1, live.base_page)
+    actor = memory.actor
+    live.expect_errno(errno.EINVAL, actor.call, "userfaultfd", 1 << 5)
+    descriptor = actor.call("userfaultfd", USER_MODE_ONLY)
+    read = partial(actor.call_with_buffers, "read", descriptor, bytes(MESSAGE_SIZE), MESSAGE_SIZE)
+    register = partial(register_range, memory, descriptor, Mode.MISSING)
+    for api, features in ((_OTHER_API, 0), (_API, _UNKNOWN_FEATURE), (_API, Feature.SIGBUS | _UNKNOWN_FEATURE)):
+        with live.about(f"before UFFDIO_API with version {api:#x}, features {features:#x}"):
+            live.expect_errno(errno.EINVAL, read)
+            live.expect_errno(errno.EINVAL, register)
+            live.expect_errno(errno.EINVAL, answer_to_api, actor, descriptor, api, features)
+    # no feature of a refused one is had
+    found, calls = answer_to_api(actor, descriptor, _API, 0)
+    live.expect("features that are told", offered, Feature(found))
+    live.expect("calls of a userfaultfd that are not told", 0, _OF_ITSELF & ~calls)
+    live.expect_errno(errno.EINVAL, answer_to_api, actor, descriptor, _API, Feature.SIGBUS)
+    register()
+    live.expect_errno(errno.EINVAL, answer_to_api, actor, descriptor, _API, 0)
+
+
+@INTERFACE.case(
+    "an unprivileged process may handle faults of its own in user mode, those of the kernel if"
+    " vm.unprivileged_userfaultfd says so, else EPERM, and is never told of forks, EPERM; a privileged one is",
+    "Documentation/admin-guide/sysctl/vm.rst unprivileged_userfaultfd; userfaultfd(2) EPERM, UFFD_USER_MODE_ONLY;"
+    " ioctl_userfaultfd(2) UFFD_FEATURE_EVENT_FORK; fs/userfaultfd.c userfaultfd_syscall_allowed(), userfaultfd_api()",
+    since="5.11",
+    sizes=Sizes.ONCE,
+)
+def who_may_ask(live: Live) -> None:
+    offered = offered_features(live)
+    for allowed, privileged in product((0, 1), (False, True)):
+        live.set_knob(_UNPRIVILEGED, str(allowed))
+        with live.about(f"{_UNPRIVILEGED} {allowed}, privileged {privileged}"):
+            actor = live.actor()
+            if not privileged:
+                become_nobody(actor)
+            if allowed or privileged:
+                live.expect_success(actor.call, "userfaultfd", 0)
+            else:
+                live.expect_errno(errno.EPERM, actor.call, "userfaultfd", 0)
+            descriptor = actor.call("userfaultfd", USER_MODE_ONLY)
+            told_of_forks = partial(answer_to_api, actor, descriptor, _API, Feature.EVENT_FORK)
+            if privileged:
+                live.expect_success(told_of_forks)
+            else:
+                live.expect_errno(errno.EPERM, told_of_forks)
+                found, _calls = answer_to_api(actor, descriptor, _API, 0)
+                live.expect("features that are told to who asks for none", offered, Feature(found))
+            actor.end()
+
+
+@INTERFACE.case(PROMISED, PROMISES, since="5.19", sizes=Sizes.BUDDY, pages=2)
+def promised_for_hugetlb_pages(live: Live) -> None:
+    for shared in (False, True):
+        with live.about(f"shared {shared}"):
+            make = partial(live.map, 1, shared=shared, noreserve=True)
+            _expect_promised(live, make, Feature.MINOR_HUGETLBFS if shared else Feature(0), is_pool=True)
+
+
+@INTERFACE.case(PROMISED, PROMISES, since="5.19", sizes=Sizes.ONCE)
+def promised_for_other_memory(live: Live) -> None:
+    for shared in (False, True):
+        with live.about(f"shared {shared}"):
+            make = partial(map_aligned, live, 1, pmd_size(live), shared=shared, advice=MADV_NOHUGEPAGE)
+            _expect_promised(live, make, Feature.MINOR_SHMEM if shared else Feature(0), is_pool=False)
+
+
+def _expect_promised(live: Live, make: Callable[[], Memory], minor: Feature, *, is_pool: bool) -> None:
+    """Expect what is promised for memory in each mode, of which ``minor`` is the feature of minor faults, if any."""
+    offered = offered_features(live)
+    can_protect = Feature.WP_HUGETLBFS_SHMEM in offered
+    modes = [Mode.MISSING, Mode.WRITE_PROTECTED, Mode.MISSING | Mode.WRITE_PROTECTED]
+    if minor and minor in offered:
+        modes += [Mode.MINOR, Mode.MISSING | Mode.MINOR, Mode.WRITE_PROTECTED | Mode.MINOR]
+    modes = [mode for mode in modes if can_protect or Mode.WRITE_PROTECTED not in mode]
+    features = (minor | (Feature.WP_HUGETLBFS_SHMEM if can_protect else Feature(0))) & offered
+    for first, then in zip(modes, [*modes[1:], modes[0]], strict=True):
+        memory = make()
+        fault = Userfault(memory, first, features)
+        for mode in (first, then):
+            if mode is then:
+                # of memory that is registered for other faults, too
+                fault.unregister()
+                fault.register(mode)
+            wanted = {
+                "copy": True,
+                "wake": True,
+                "zeropage": not is_pool,
+                "writeprotect": Mode.WRITE_PROTECTED in mode,
+                "continue": Mode.MINOR in mode,
+            }
+            if is_pool:
+                wanted["move"] = False
+            if Feature.POISON in offered:
+                wanted["poison"] = True
+            with live.about(f"registered for {mode!r}"):
+                live.expect("what is promised", wanted, {name: fault.promises(name) for name in wanted})
+                if Mode.MISSING in mode:
+                    _expect_filled(live, memory, fault, zeroes=not is_pool)
+        memory.actor.end()
+
+
+def _expect_filled(live: Live, memory: Memory, fault: Userfault, *, zeroes: bool) -> None:
+    """Expect missing memory to be filled by a copy and, if that was promised, with zeroes; it is missing again then."""
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill(_VALUE)
+    live.expect("bytes copied", memory.size, fault.copy(source))
+    memory.expect_filled(_VALUE)
+    # of a file it would stay there, and of private memory it is not for that
+    is_shared = memory.pagemap([memory.address])[0] & OF_A_FILE
+    give_back = mmap.MADV_REMOVE if is_shared else mmap.MADV_DONTNEED
+    memory.advise(give_back)
+    if zeroes:
+        fault.zero()
+        memory.expect_zero()
+        memory.advise(give_back)
+    source.unmap()
+
+
+class UserfaultInterface(LiveTest):
+    """What a program asks of userfaultfd(2), and what it is promised.
+
+    :avocado: enable
+    """
+
+    def test_userfault_interface(self) -> None:
+        """Every case, those on hugetlb pages for every page size that the buddy allocator has."""
+        self.run_area(INTERFACE)

@@ -50,7 +50,7 @@ def pages_of_a_file(live: Live) -> None:
                 # a page may be let go of in a moment
                 live.host.wait_until(partial(_is_free, live, _PAGES - held))
                 live.expect_pool(nr=_PAGES, free=_PAGES - held)
-                _expect_in(live, buffer, parts)
+                _expect_in(live, memory, buffer, parts)
                 buffer.close()
             live.host.wait_until(partial(_is_free, live, _PAGES))
             live.expect_pool(nr=_PAGES, free=_PAGES)
@@ -78,7 +78,7 @@ def holes_of_a_file(live: Live) -> None:
         buffer = _buffer(file, device, [(start, end)])
         live.expect_pool(nr=_PAGES, free=left, resv=left)
         live.expect("words that are not zero", 0, file.actor.nonzero(buffer.address, live.base_page))
-        live.expect("words of what was there", 0, _wrong_behind(buffer, page))
+        live.expect("words of what was there", 0, _wrong_behind(memory, buffer, page))
         file.actor.write(buffer.address, _VALUE)
         live.expect("what is written to the hole", _VALUE, file.actor.read(memory.address + start))
         live.expect("words of it that are not zero", 1, file.actor.nonzero(memory.at(page), live.size, memory.step))
@@ -115,11 +115,11 @@ def unreserved_hole(live: Live) -> None:
     live.expect_pool(nr=2, free=2)
 
 
-def _wrong_behind(buffer: DeviceBuffer, page: int) -> int:
+def _wrong_behind(memory: Memory, buffer: DeviceBuffer, page: int) -> int:
     """Return how many words of the second base page of a buffer of a hole and what is behind it are wrong."""
     base = buffer.length // 2
     if page == 1:
-        return buffer.actor.check(buffer.address + base, base, WORD, 1)
+        return buffer.actor.check(buffer.address + base, base, memory.step, 1)
     return buffer.actor.nonzero(buffer.address + base, base)
 
 
@@ -194,7 +194,7 @@ def _expect_buffers_of_shared_memory(
     buffer = _buffer(file, device, parts)
     memory.unmap()
     file.close()
-    _expect_in(live, buffer, parts)
+    _expect_in(live, memory, buffer, parts)
     buffer.close()
     actor.end()
 
@@ -227,27 +227,28 @@ def _buffer(file: HugeFile, device: int, parts: Sequence[tuple[int, int]]) -> De
     return map_buffer(file.actor, device, [Part(file.descriptor, start, end - start) for start, end in parts])
 
 
-def _expect_in(live: Live, buffer: DeviceBuffer, parts: Sequence[tuple[int, int]]) -> None:
-    """Expect a buffer to show ``parts`` of a file as ``fill`` left them, one behind the other."""
+def _expect_in(live: Live, memory: Memory, buffer: DeviceBuffer, parts: Sequence[tuple[int, int]]) -> None:
+    """Expect a buffer to show ``parts`` of a file as ``fill`` of its ``memory`` left them, one behind the other."""
     at = buffer.address
     for start, end in parts:
-        wrong = buffer.actor.check(at, end - start, WORD, 1 + start)
+        wrong = buffer.actor.check(at, end - start, memory.step, 1 + start)
         live.expect(f"words that a buffer has of others than {start} to {end}", 0, wrong)
         at += end - start
 
 
 def _expect_the_same(live: Live, memory: Memory, buffer: DeviceBuffer, parts: Sequence[tuple[int, int]]) -> None:
     """Expect a buffer to show what is in a file, and the file what is written to the buffer; close it."""
-    _expect_in(live, buffer, parts)
+    _expect_in(live, memory, buffer, parts)
     at = buffer.address
     for start, end in parts:
         for place in (0, end - start - WORD):
+            before = buffer.actor.read(at + place)
             buffer.actor.write(at + place, _VALUE)
             found = memory.actor.read(memory.address + start + place)
             live.expect(f"what the file has at {start + place} of what is written to a buffer", _VALUE, found)
-            memory.actor.write(memory.address + start + place, 1 + start + place)
+            memory.actor.write(memory.address + start + place, before)
         at += end - start
-    _expect_in(live, buffer, parts)
+    _expect_in(live, memory, buffer, parts)
     buffer.close()
     memory.expect_filled()
 

@@ -113,8 +113,8 @@ class Asked:
 
 @ARGUMENTS.case(
     "each mode of a policy, of memory or of a process, is taken with each flag and with nodes that are there, that are"
-    " missing, and with none, where that has a meaning: it is told as it was asked for, in numa_maps with the nodes that"
-    " are there; any other is EINVAL, and leaves the policy as it was",
+    " missing, and with none, where that has a meaning: it is told as it was asked for, in numa_maps with the nodes"
+    " that are there; any other is EINVAL, and leaves the policy as it was",
     f"{DOCUMENT}; set_mempolicy(2) EINVAL; mbind(2) EINVAL; mm/mempolicy.c sanitize_mpol_flags(), mpol_new(),"
     " mpol_to_str()",
     pages=1,

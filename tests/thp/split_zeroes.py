@@ -1,5 +1,6 @@
 """Base pages of zeroes of a huge page that is split: what was kept of them before is kept, though they are no page."""
 
+import os
 import signal
 from collections.abc import Callable
 from itertools import product
@@ -9,7 +10,7 @@ from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
+from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.thp_policy import huge_pages, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -81,9 +82,9 @@ def _with_zeroes(live: Live, make: Callable[[Live], Memory]) -> tuple[Memory, se
     memory, base = make(live), live.base_page
     count = memory.size // base
     zeroes = {*range(count // 2 + 1, count, 2)}
+    zero = live.open(memory.actor, "/dev/zero", os.O_RDONLY)
     for number in zeroes:
-        for offset in range(0, base, WORD):
-            memory.actor.write(memory.address + number * base + offset, 0)
+        memory.actor.call("read", zero, memory.address + number * base, base)
     return memory, zeroes
 
 

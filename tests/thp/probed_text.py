@@ -1,11 +1,12 @@
 """Breakpoints of uprobes in files of a tmpfs: each is in the text of processes that map it, and nowhere else."""
 
+import errno
 import mmap
 import os
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
@@ -15,15 +16,18 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
     room_for,
 )
+from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Refused
 
 PROBED_TEXT = Area("thp/probed-text", sizes=Sizes.ONCE)
 
-UPROBES = "Documentation/trace/uprobetracer.rst; kernel/events/uprobes.c"
-_GROUP = "hugepage_qa"
+UPROBES = "perf_event_open(2); kernel/events/uprobes.c"
+_PMU = "sys/bus/event_source/devices/uprobe"
+# of struct perf_event_attr, up to config2: include/uapi/linux/perf_event.h PERF_ATTR_SIZE_VER1
+_ATTRIBUTES = 72
 # instructions of x86: NOP eight times, and the breakpoint in place of the first
 _TEXT, _BROKEN = 0x9090909090909090, 0x90909090909090CC
 _EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
@@ -36,8 +40,8 @@ _EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
     f"{UPROBES} uprobe_write_opcode(), uprobe_mmap(); mm/mremap.c",
 )
 def breakpoints(live: Live) -> None:
-    if live.host.architecture != "x86_64" or not live.host.is_thrown_away():
-        raise CannotRun("breakpoints are put into text on machines with x86_64 that are thrown away")
+    if live.host.architecture != "x86_64":
+        raise CannotRun("the case has instructions of x86_64 alone")
     let_only_pmd_inherit(live)
     for huge in ("always", "never"):
         with live.about(f"huge={huge}"):
@@ -57,8 +61,7 @@ def _expect_breakpoints(live: Live, huge: str, pages: int) -> None:
     early = _map_text(live, path, 2)
     expect_mapped_whole(live, early, pages, f"huge={huge}, as text")
     _expect_text(live, early, offsets, _TEXT)
-    events = _Events(live, path, offsets)
-    events.enable(on=True)
+    uprobes = _Uprobes(live, path, offsets)
     late, longer = _map_text(live, path, 2), _map_text(live, path, 1)
     moved = longer.actor.call("mremap", longer.address, size, 2 * size, MREMAP_MAYMOVE, 0)
     longer = Memory(live, longer.actor, moved % (1 << 64), 2, size)
@@ -73,14 +76,13 @@ def _expect_breakpoints(live: Live, huge: str, pages: int) -> None:
         with live.about(f"text {name}"):
             live.expect("memory of its own", copies, text.smaps().fields["Anonymous"])
             expect_mapped_whole(live, text, pages // 2, f"huge={huge}, with breakpoints in the first half")
-    events.enable(on=False)
+    uprobes.remove()
     for offset in offsets:
         file.actor.write(file.address + offset, _TEXT + 1)
     for name, text in texts.items():
         with live.about(f"text {name}, without breakpoints"):
             _expect_text(live, text, offsets, _TEXT + 1)
             live.expect("memory of its own", 0, text.smaps().fields["Anonymous"])
-    events.remove()
     for memory in (file, early, late, longer):
         memory.actor.end()
 
@@ -100,34 +102,33 @@ def _expect_text(live: Live, text: Memory, offsets: list[int], word: int) -> Non
     live.expect("words that are other than those of the file", len(offsets), text.wrong(0, text.length))
 
 
-class _Events:
-    """Uprobes at ``offsets`` of a file, which stop nobody until they are enabled (tracefs)."""
+class _Uprobes:
+    """Breakpoints at ``offsets`` of a file in the text of all processes (perf_event_open(2)), until removed."""
 
     def __init__(self, live: Live, path: str, offsets: list[int]) -> None:
-        if "tracefs" not in (live.host.read("proc/filesystems") or "").split():
-            raise CannotRun("this kernel has no CONFIG_FTRACE")
-        self._live = live
-        self._directory = live.mount_other("", "tracefs")
-        if "uprobe_events" not in live.host.names(self._directory.lstrip("/")):
+        """Raise CannotRun where the kernel has none, or is locked down."""
+        kind = read_integer(live.host, f"{_PMU}/type")
+        if kind is None:
             raise CannotRun("this kernel has no CONFIG_UPROBE_EVENTS")
-        self._actor: Actor = live.actor()
-        self._numbers = range(len(offsets))
-        lines = (f"p:{_GROUP}/at{number} {path}:{offset:#x}\n" for number, offset in enumerate(offsets))
-        self._write("uprobe_events", "".join(lines))
-
-    def enable(self, *, on: bool) -> None:
-        """Have text have breakpoints, or no longer. Raises Refused."""
-        self._write(f"events/{_GROUP}/enable", str(int(on)))
+        self._actor, uapi = live.actor(), live.host.uapi
+        name = self._actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        text = path.encode() + bytes(WORD - len(path.encode()) % WORD)
+        for at in range(0, len(text), WORD):
+            self._actor.write(name + at, uapi.unpack("Q", text[at : at + WORD])[0])
+        self._descriptors = list[int]()
+        for offset in offsets:
+            words = uapi.pack("2I5Q2I2Q", kind, _ATTRIBUTES, *[0] * 7, name, offset)
+            try:
+                self._descriptors.append(self._actor.call("perf_event_open", words, -1, 0, -1, 0))
+            except Refused as refusal:
+                if refusal.errno not in (errno.EPERM, errno.EACCES):
+                    raise
+                raise CannotRun("this kernel is locked down: nobody gets breakpoints (kernel_lockdown(7))") from refusal
 
     def remove(self) -> None:
-        """Take the uprobes away. Raises Refused."""
-        self._write("uprobe_events", "".join(f"-:{_GROUP}/at{number}\n" for number in self._numbers))
-
-    def _write(self, name: str, text: str) -> None:
-        # to open it without O_APPEND and with O_TRUNC takes all uprobes away
-        file = self._live.open(self._actor, f"{self._directory}/{name}", os.O_WRONLY | os.O_APPEND)
-        self._actor.call("write", file, text.encode(), len(text))
-        self._actor.call("close", file)
+        """Take the breakpoints away. Raises Refused."""
+        for descriptor in self._descriptors:
+            self._actor.call("close", descriptor)
 
 
 class ThpProbedText(LiveTest):

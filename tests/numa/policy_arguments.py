@@ -1,0 +1,175 @@
+"""Which policies there are: each mode with each flag and kind of nodes, what is told of it, and what is refused."""
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.memory_policy import (
+    F_MEMS_ALLOWED,
+    Mode,
+    bind,
+    give_policy,
+    policy_of,
+    set_policy,
+    told_policy,
+)
+from hugepage_qa.cases.pages_of_a_node import missing_node
+from hugepage_qa.oracle.node_policies import RELATIVE, STATIC
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
+from hugepage_qa.version import KernelVersion
+
+ARGUMENTS = Area("numa/policy-arguments", sizes=Sizes.DEFAULT)
+
+DOCUMENT = "Documentation/admin-guide/mm/numa_memory_policy.rst"
+# include/uapi/linux/mempolicy.h MPOL_F_NUMA_BALANCING, and a mode that there is not
+_BALANCING, _NO_MODE = 1 << 13, 99
+_WEIGHTED_SINCE, _BALANCING_OF_MANY_SINCE = KernelVersion(6, 9), KernelVersion(6, 10)
+#: numa_maps names MPOL_F_NUMA_BALANCING
+_BALANCING_TOLD_SINCE = KernelVersion(6, 12)
+#: policy_modes[] in mm/mempolicy.c
+_WORDS = {
+    Mode.DEFAULT: "default",
+    Mode.PREFERRED: "prefer",
+    Mode.BIND: "bind",
+    Mode.INTERLEAVE: "interleave",
+    Mode.LOCAL: "local",
+    Mode.PREFERRED_MANY: "prefer (many)",
+    Mode.WEIGHTED_INTERLEAVE: "weighted interleave",
+}
+_FLAG_WORDS = {STATIC: "static", RELATIVE: "relative", _BALANCING: "balancing"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A policy that is asked for where the nodes ``allowed`` may be used, by a kernel of ``version``."""
+
+    mode: int
+    flags: int
+    nodes: frozenset[int]
+    allowed: frozenset[int]
+    version: KernelVersion
+
+    def __str__(self) -> str:
+        return f"mode {self.mode}, flags {self.flags:#x}, nodes {sorted(self.nodes)}"
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is EINVAL: sanitize_mpol_flags(), mpol_new() and mpol_set_nodemask() in mm/mempolicy.c."""
+        balanced = {Mode.BIND} | ({Mode.PREFERRED_MANY} if self.version >= _BALANCING_OF_MANY_SINCE else set())
+        has_user_nodes = bool(self.flags & (STATIC | RELATIVE))
+        if self.mode == _NO_MODE or (self.mode == Mode.WEIGHTED_INTERLEAVE and self.version < _WEIGHTED_SINCE):
+            return True
+        if self.flags & STATIC and self.flags & RELATIVE:
+            return True
+        if self.flags & _BALANCING and self.mode not in balanced:
+            return True
+        if self.mode == Mode.DEFAULT:
+            return bool(self.nodes)
+        if self.mode == Mode.LOCAL:
+            return bool(self.nodes) or has_user_nodes
+        if self.mode == Mode.PREFERRED and not self.nodes:
+            return has_user_nodes
+        return not self.used
+
+    @property
+    def kept(self) -> Mode:
+        """The mode that it has: who prefers no node is local."""
+        if self.mode == Mode.PREFERRED and not self.nodes:
+            return Mode.LOCAL
+        return Mode(self.mode)
+
+    @property
+    def used(self) -> frozenset[int]:
+        """The nodes that memory comes from: those that are there, relative ones counted from the first one again."""
+        there = sorted(self.allowed)
+        if self.flags & RELATIVE:
+            return self._one(frozenset(there[node % len(there)] for node in self.nodes))
+        return self._one(self.nodes & self.allowed)
+
+    @property
+    def told(self) -> tuple[int, list[int]]:
+        """What get_mempolicy(2) tells: with a flag for nodes of the user those that were asked for."""
+        if self.kept == Mode.DEFAULT:
+            return 0, []
+        nodes = self.nodes if self.flags & (STATIC | RELATIVE) else self.used
+        return self.kept | self.flags, sorted(nodes)
+
+    @property
+    def words(self) -> str:
+        """What numa_maps tells, with the nodes one by one: mpol_to_str() in mm/mempolicy.c."""
+        if self.kept == Mode.DEFAULT:
+            return _WORDS[Mode.DEFAULT]
+        flags = "|".join(word for flag, word in _FLAG_WORDS.items() if self.flags & flag)
+        nodes = ",".join(map(str, sorted(self.used)))
+        return f"{_WORDS[self.kept]}{f'={flags}' if flags else ''}{f':{nodes}' if nodes else ''}"
+
+    def _one(self, nodes: frozenset[int]) -> frozenset[int]:
+        return frozenset([min(nodes)]) if nodes and self.mode == Mode.PREFERRED else nodes
+
+
+@ARGUMENTS.case(
+    "each mode of a policy, of memory or of a process, is taken with each flag and with nodes that are there, that are"
+    " missing, and with none, where that has a meaning: it is told as it was asked for, in numa_maps with the nodes"
+    " that are there; any other is EINVAL, and leaves the policy as it was",
+    f"{DOCUMENT}; set_mempolicy(2) EINVAL; mbind(2) EINVAL; mm/mempolicy.c sanitize_mpol_flags(), mpol_new(),"
+    " mpol_to_str()",
+    pages=1,
+    since="5.15",  # MPOL_PREFERRED_MANY, and MPOL_LOCAL as it is told
+)
+def modes_and_flags(live: Live) -> None:
+    memory = live.map(1)
+    actor, first = memory.actor, min(live.nodes)
+    before = Mode.BIND, [first]
+    for asked in _policies(live, told_policy(actor, 0, F_MEMS_ALLOWED)[1]):
+        with live.about(str(asked)):
+            bind(memory, [first])
+            set_policy(actor, Mode.BIND, [first])
+            for who, take in (
+                ("memory", lambda asked=asked: give_policy(memory, asked.mode | asked.flags, asked.nodes)),
+                ("process", lambda asked=asked: set_policy(actor, asked.mode | asked.flags, asked.nodes)),
+            ):
+                found = 0
+                try:
+                    take()
+                except Refused as refusal:
+                    found = refusal.errno or 0
+                live.expect(f"errno for the policy of the {who}", errno.EINVAL if asked.is_refused else 0, found)
+            told = before if asked.is_refused else asked.told
+            live.expect("policy of the process", told, told_policy(actor))
+            live.expect("policy of memory", told, policy_of(memory))
+            if not asked.is_refused and not (asked.flags & _BALANCING and live.kernel_version < _BALANCING_TOLD_SINCE):
+                live.expect("policy in numa_maps", asked.words, _one_by_one(memory.numa_maps().policy))
+
+
+def _policies(live: Live, allowed: list[int]) -> Iterator[Asked]:
+    nodes, missing = live.nodes, missing_node(live)
+    sets = [(), nodes[:1], nodes[-1:], nodes[:2], (missing,), (nodes[-1], missing)]
+    flags = (0, STATIC, RELATIVE, STATIC | RELATIVE, _BALANCING, _BALANCING | STATIC, _BALANCING | RELATIVE)
+    there = frozenset(allowed) & frozenset(nodes)
+    for mode, flag, chosen in product((*Mode, _NO_MODE), flags, sorted({*map(frozenset[int], sets)}, key=sorted)):
+        # which nodes are told of it has changed: those that are there, or those that were asked for
+        if flag == _BALANCING and missing in chosen:
+            continue
+        yield Asked(mode, flag, chosen, there, live.kernel_version)
+
+
+def _one_by_one(policy: str) -> str:
+    """Return a policy of numa_maps with the nodes of each range one by one."""
+    words, colon, ranges = policy.partition(":")
+    ends = [list(map(int, part.split("-"))) for part in ranges.split(",")] if ranges else []
+    return f"{words}{colon}{','.join(str(node) for end in ends for node in range(end[0], end[-1] + 1))}"
+
+
+class NumaPolicyArguments(LiveTest):
+    """Which policies there are, once for the machine.
+
+    :avocado: enable
+    """
+
+    def test_policy_arguments(self) -> None:
+        """Every case, for the default page size."""
+        self.run_area(ARGUMENTS)

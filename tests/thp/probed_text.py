@@ -1,0 +1,142 @@
+"""Breakpoints of uprobes in files of a tmpfs: each is in the text of processes that map it, and nowhere else."""
+
+import errno
+import mmap
+import os
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import (
+    expect_mapped_whole,
+    let_only_pmd_inherit,
+    map_start_of_file,
+    mount_tmpfs,
+    pmd_size,
+    room_for,
+)
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
+
+PROBED_TEXT = Area("thp/probed-text", sizes=Sizes.ONCE)
+
+UPROBES = "perf_event_open(2); kernel/events/uprobes.c"
+_PMU = "sys/bus/event_source/devices/uprobe"
+# of struct perf_event_attr, up to config2: include/uapi/linux/perf_event.h PERF_ATTR_SIZE_VER1
+_ATTRIBUTES = 72
+# instructions of x86: NOP eight times, and the breakpoint in place of the first
+_TEXT, _BROKEN = 0x9090909090909090, 0x90909090909090CC
+_EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
+
+
+@PROBED_TEXT.case(
+    "a breakpoint of a uprobe, wherever in a file of a tmpfs, in huge pages or not, is in the memory of each process"
+    " that maps it as text, before or after, whole or made longer, and in a child's; the rest of it, shared mappings"
+    " and other huge pages stay as they are; when it is gone all have the file again, and no page of their own",
+    f"{UPROBES} uprobe_write_opcode(), uprobe_mmap(); mm/mremap.c",
+)
+def breakpoints(live: Live) -> None:
+    if live.host.architecture != "x86_64":
+        raise CannotRun("the case has instructions of x86_64 alone")
+    let_only_pmd_inherit(live)
+    for huge in ("always", "never"):
+        with live.about(f"huge={huge}"):
+            _expect_breakpoints(live, huge, pages=2 if huge == "always" else 0)
+
+
+def _expect_breakpoints(live: Live, huge: str, pages: int) -> None:
+    size, base = pmd_size(live), live.base_page
+    path = f"{mount_tmpfs(live, huge)}/text"
+    with_blocks(live, size, pages)
+    file = map_start_of_file(live, path, 2)
+    file.fill()
+    offsets = [0, base + WORD, size // 2 + base - WORD, size - base, size - WORD]
+    for offset in offsets:
+        file.actor.write(file.address + offset, _TEXT)
+    expect_mapped_whole(live, file, pages, f"huge={huge}")
+    early = _map_text(live, path, 2)
+    expect_mapped_whole(live, early, pages, f"huge={huge}, as text")
+    _expect_text(live, early, offsets, _TEXT)
+    uprobes = _Uprobes(live, path, offsets)
+    late, longer = _map_text(live, path, 2), _map_text(live, path, 1)
+    moved = longer.actor.call("mremap", longer.address, size, 2 * size, MREMAP_MAYMOVE, 0)
+    longer = Memory(live, longer.actor, moved % (1 << 64), 2, size)
+    child = early.seen_by(early.actor.fork())
+    texts = {"mapped before": early, "mapped after": late, "made longer": longer, "of a child": child}
+    for name, text in texts.items():
+        with live.about(f"text {name}"):
+            _expect_text(live, text, offsets, _BROKEN)
+    _expect_text(live, file, offsets, _TEXT)
+    copies = len({offset // base for offset in offsets}) * base
+    for name, text in {"mapped before": early, "mapped after": late}.items():
+        with live.about(f"text {name}"):
+            live.expect("memory of its own", copies, text.smaps().fields["Anonymous"])
+            expect_mapped_whole(live, text, pages // 2, f"huge={huge}, with breakpoints in the first half")
+    uprobes.remove()
+    for offset in offsets:
+        file.actor.write(file.address + offset, _TEXT + 1)
+    for name, text in texts.items():
+        with live.about(f"text {name}, without breakpoints"):
+            _expect_text(live, text, offsets, _TEXT + 1)
+            live.expect("memory of its own", 0, text.smaps().fields["Anonymous"])
+    for memory in (file, early, late, longer):
+        memory.actor.end()
+
+
+def _map_text(live: Live, path: str, pages: int) -> Memory:
+    """Map the first pages of a file as text in a new process, and read all of it."""
+    actor, size = live.actor(), pmd_size(live)
+    descriptor, address = live.open(actor, path, os.O_RDONLY), room_for(actor, pages, size)
+    actor.mmap(pages * size, _EXECUTABLE, mmap.MAP_PRIVATE | MAP_FIXED, descriptor, address=address)
+    actor.sum(address, pages * size)
+    return Memory(live, actor, address, pages, size)
+
+
+def _expect_text(live: Live, text: Memory, offsets: list[int], word: int) -> None:
+    found = [text.actor.read(text.address + offset) for offset in offsets]
+    live.expect("words with an instruction to stop at", [f"{word:x}"] * len(offsets), [f"{each:x}" for each in found])
+    live.expect("words that are other than those of the file", len(offsets), text.wrong(0, text.length))
+
+
+class _Uprobes:
+    """Breakpoints at ``offsets`` of a file in the text of all processes (perf_event_open(2)), until removed."""
+
+    def __init__(self, live: Live, path: str, offsets: list[int]) -> None:
+        """Raise CannotRun where the kernel has none, or is locked down."""
+        kind = read_integer(live.host, f"{_PMU}/type")
+        if kind is None:
+            raise CannotRun("this kernel has no CONFIG_UPROBE_EVENTS")
+        self._actor, uapi = live.actor(), live.host.uapi
+        name = self._actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        text = path.encode() + bytes(WORD - len(path.encode()) % WORD)
+        for at in range(0, len(text), WORD):
+            self._actor.write(name + at, uapi.unpack("Q", text[at : at + WORD])[0])
+        self._descriptors = list[int]()
+        for offset in offsets:
+            words = uapi.pack("2I5Q2I2Q", kind, _ATTRIBUTES, *[0] * 7, name, offset)
+            try:
+                self._descriptors.append(self._actor.call("perf_event_open", words, -1, 0, -1, 0))
+            except Refused as refusal:
+                if refusal.errno not in (errno.EPERM, errno.EACCES):
+                    raise
+                raise CannotRun("this kernel is locked down: nobody gets breakpoints (kernel_lockdown(7))") from refusal
+
+    def remove(self) -> None:
+        """Take the breakpoints away. Raises Refused."""
+        for descriptor in self._descriptors:
+            self._actor.call("close", descriptor)
+
+
+class ThpProbedText(LiveTest):
+    """Breakpoints of uprobes in huge pages.
+
+    :avocado: enable
+    """
+
+    def test_probed_text(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(PROBED_TEXT)

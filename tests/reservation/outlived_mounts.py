@@ -84,11 +84,14 @@ _ENDS: tuple[Callable[[HugeFile, str], None], ...] = (_cut, _punched, _removed)
 )
 def hole_under_a_held_page(live: Live) -> None:
     for file in file_of_each_kind(live):
-        for end in (lambda file: file.punch(1), lambda file: file.truncate(0)):
+        for cut in (False, True):
             memory = file.map(1)
             memory.touch(value=7)
             reader = pipe_with(live, memory)
-            end(file)
+            if cut:
+                file.truncate(0)
+            else:
+                file.punch(1)
             live.expect_pool(nr=2, free=1)
             live.expect("bytes that the file occupies", 0, file.blocks)
             file.truncate(1)

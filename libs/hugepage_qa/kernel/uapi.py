@@ -139,6 +139,10 @@ class Uapi:
         """Return _IOR() of an argument of ``size`` bytes (include/uapi/asm-generic/ioctl.h)."""
         return self.ioc_read | size << 16 | kind << 8 | number
 
+    def iow(self, kind: int, number: int, size: int) -> int:
+        """Return _IOW() of an argument of ``size`` bytes: the other bits of the direction than those of _IOR()."""
+        return iowr(kind, number, size) ^ self.ioc_read
+
     def pack(self, layout: str, *values: int) -> bytes:
         """Return ``values`` as the machine has them in memory; ``layout`` is that of ``struct``, unpadded."""
         return struct.pack(_ORDERS[self.byte_order] + layout, *values)

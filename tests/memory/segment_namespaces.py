@@ -4,6 +4,7 @@ import errno
 import os
 
 from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.expectations import KnownBug
 from hugepage_qa.cases.hugetlb_files import IPC_CREAT, IPC_PRIVATE, IPC_STAT, SHM_HUGETLB, SHM_NORESERVE, Segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -182,7 +183,13 @@ def expect_sum(live: Live, actor: Actor, expected: tuple[int, int, int]) -> None
     _index, (told,) = actor.call_with_buffers("shmctl", 0, _SHM_INFO, bytes(_INFO_SIZE))
     number, _unused, total, resident, _swapped = actor.uapi.unpack("2I3Q", told[:32])
     known = {Quirk.SEGMENT_RSS_MULTIPLIED: (*expected[:2], expected[2] * (live.size // live.base_page))}
-    live.expect("segments, their base pages, and those in memory", expected, (number, total, resident), known)
+    try:
+        live.expect("segments, their base pages, and those in memory", expected, (number, total, resident), known)
+    except KnownBug:
+        # the case ends here, and a worker takes the namespace away with what is left in it
+        actor.end()
+        expect_all_free(live, 3)
+        raise
 
 
 def in_own_namespace(live: Live) -> Actor:

@@ -88,6 +88,14 @@ def test_ior_has_the_direction_where_the_architecture_has_it(architecture: str, 
     assert find_uapi(architecture).ior(0xAA, 1, 16) == command
 
 
+# UDMABUF_CREATE_LIST
+@pytest.mark.parametrize(
+    ("architecture", "command"), [("x86_64", 0x40087543), ("aarch64", 0x40087543), ("ppc64le", 0x80087543)]
+)
+def test_iow_has_the_direction_where_the_architecture_has_it(architecture: str, command: int) -> None:
+    assert find_uapi(architecture).iow(ord("u"), 0x43, 8) == command
+
+
 def test_another_architecture_is_named() -> None:
     with pytest.raises(InputError, match=r"machine 'riscv64': expected one of x86_64, aarch64, ppc64le, s390x"):
         find_uapi("riscv64")

@@ -153,7 +153,7 @@ def _errno_of(memory: Memory, asked: Asked, who: str) -> int:
 
 def _policies(live: Live, allowed: list[int]) -> Iterator[Asked]:
     nodes, missing = live.nodes, missing_node(live)
-    sets = [(), nodes[:1], nodes[-1:], nodes[:2], (missing,), (nodes[-1], missing)]
+    sets = [(), nodes[:1], nodes[:2], (missing,), (nodes[-1], missing)]
     flags = (0, STATIC, RELATIVE, STATIC | RELATIVE, _BALANCING, _BALANCING | STATIC, _BALANCING | RELATIVE)
     there = frozenset(allowed) & frozenset(nodes)
     for mode, flag, chosen in product((*Mode, _NO_MODE), flags, sorted({*map(frozenset[int], sets)}, key=sorted)):

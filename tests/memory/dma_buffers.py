@@ -20,7 +20,7 @@ from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
 
-BUFFERS = Area("dma-buffers", uncleared=True)
+BUFFERS = Area("memory/dma-buffers", uncleared=True)
 
 CREATE = "include/uapi/linux/udmabuf.h UDMABUF_CREATE, UDMABUF_CREATE_LIST; drivers/dma-buf/udmabuf.c udmabuf_create()"
 _PAGES = 3

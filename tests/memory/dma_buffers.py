@@ -242,11 +242,10 @@ def _expect_the_same(live: Live, memory: Memory, buffer: DeviceBuffer, parts: Se
     at = buffer.address
     for start, end in parts:
         for place in (0, end - start - WORD):
-            before = buffer.actor.read(at + place)
             buffer.actor.write(at + place, _VALUE)
             found = memory.actor.read(memory.address + start + place)
             live.expect(f"what the file has at {start + place} of what is written to a buffer", _VALUE, found)
-            memory.actor.write(memory.address + start + place, before)
+        memory.actor.fill(memory.address + start, end - start, memory.step, 1 + start)
         at += end - start
     _expect_in(live, memory, buffer, parts)
     buffer.close()

@@ -40,6 +40,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     # UFFDIO_API: it asks for no feature, so that it may be offered none
     **dict.fromkeys(("filled-by-others", "waited-for-a-huge-page"), ("call ioctl 3 3222841919 ",)),
     "faults-of-the-kernel-on-transparent-pages": ("call ioctl 3 3222841919 ",),
+    # UDMABUF_CREATE, UDMABUF_CREATE_LIST
+    **dict.fromkeys(("pages-of-a-file", "holes-of-a-file", "unreserved-hole", "shared-memory"), ("call ioctl 3 107",)),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("call write ",),
     # whether a page that nobody has any more is given back: one that is still in a file is not

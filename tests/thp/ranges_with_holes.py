@@ -100,8 +100,7 @@ def protected_up_to_holes(live: Live) -> None:
             for first, last in mapped:
                 memory.actor.call("mprotect", memory.address + first, last - first, mmap.PROT_READ)
         start, end = _ranges(memory.size, live.base_page)[row]
-        first = next(((first, last) for first, last in mapped if first <= start < last), None)
-        parts = [(start, min(end, first[1]))] if first else []
+        parts = [(start, min(end, last)) for first, last in mapped if first <= start < last]
         refusal = errno.EACCES if is_file else errno.ENOMEM
         has_all = parts == [(start, end)]
         with live.about(f"from {start} to {end}, {'a file' if is_file else 'nothing'} in between"):

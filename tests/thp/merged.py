@@ -1,15 +1,15 @@
 """Huge pages that KSM merges: with equal ones, and with the zero page."""
 
-from collections.abc import Callable
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import process_status
-from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.merged_pages import KSM_DOC, await_merged, base_page_count, shared_frames, start_merging
 from hugepage_qa.cases.thp_memory import need_blocks
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
-from hugepage_qa.kernel.ksm import DIRECTORY, has_ksm
+from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_MERGEABLE, MADV_UNMERGEABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -18,13 +18,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 MERGED = Area("thp/merged", sizes=Sizes.ONCE)
 
-KSM_DOC = "Documentation/admin-guide/mm/ksm.rst"
 _NEW_VALUE = 77
-#: ksmd looks at a page twice before it merges it, and once more after it has seen the checksum change
-_SCANS = 4
-#: who has a hold of a huge page for a moment keeps it from being split in all of these, when there is little to scan
-_LEAST_SECONDS = 15.0
-_SCAN_SECONDS = 120.0
 
 
 @MERGED.case(
@@ -32,12 +26,12 @@ _SCAN_SECONDS = 120.0
     f"{KSM_DOC}; {THP_DOC}; mm/ksm.c try_to_merge_one_page()",
 )
 def equal_pages(live: Live) -> None:
-    _start_merging(live)
+    start_merging(live)
     memory, equal = huge_pages(live), huge_pages(live)
     for each in (memory, equal):
         each.advise(MADV_MERGEABLE)
-    found = _merged(live, memory, lambda: _shared(memory, equal))
-    live.expect("base pages with one frame for both", _base_pages(live, memory), found)
+    found = await_merged(live, memory, lambda: shared_frames(memory, equal))
+    live.expect("base pages with one frame for both", base_page_count(live, memory), found)
     live.expect("AnonHugePages", [0, 0], [each.smaps().anon_huge_pages for each in (memory, equal)])
     memory.expect_filled()
     equal.fill(_NEW_VALUE)
@@ -50,16 +44,16 @@ def equal_pages(live: Live) -> None:
     f"{KSM_DOC}; mm/ksm.c scan_get_next_rmap_item()",
 )
 def pages_behind_holes(live: Live) -> None:
-    _start_merging(live)
+    start_merging(live)
     set_policy(live, "never")
     memory, equal = advised(live), advised(live)
-    count = _base_pages(live, memory)
+    count = base_page_count(live, memory)
     there = [number for number in range(1, count) if number % 5 == 0 or count // 4 < number < count // 2]
     for each in (memory, equal):
         for number in there:
             each.actor.write(each.address + number * live.base_page, 1 + number)
         each.advise(MADV_MERGEABLE)
-    found = _merged(live, memory, lambda: _shared(memory, equal), len(there))
+    found = await_merged(live, memory, lambda: shared_frames(memory, equal), len(there))
     live.expect("base pages with one frame for both", len(there), found)
     for each in (memory, equal):
         read = [each.actor.read(each.address + number * live.base_page) for number in there]
@@ -73,16 +67,16 @@ def pages_behind_holes(live: Live) -> None:
     f"{KSM_DOC} use_zero_pages; mm/ksm.c replace_page()",
 )
 def pages_of_zeroes(live: Live) -> None:
-    _start_merging(live)
+    start_merging(live)
     live.set_knob(f"{DIRECTORY}/use_zero_pages", "1")
     set_policy(live, "madvise")
     memory = advised(live, 1)
     memory.touch(value=0)
     need_blocks(live, memory)
     live.expect("AnonHugePages of zeroes", memory.length, memory.smaps().anon_huge_pages)
-    resident, count = _resident(live, memory), _base_pages(live, memory)
+    resident, count = _resident(live, memory), base_page_count(live, memory)
     memory.advise(MADV_MERGEABLE)
-    found = _merged(live, memory, lambda: count - memory.smaps().rss // live.base_page)
+    found = await_merged(live, memory, lambda: count - memory.smaps().rss // live.base_page)
     live.expect("base pages that are no memory of the process", count, found)
     live.expect("AnonHugePages when they were merged", 0, memory.smaps().anon_huge_pages)
     # an actor has little else, of which some may come meanwhile
@@ -101,7 +95,7 @@ def pages_of_zeroes(live: Live) -> None:
 def parts_not_to_be_merged(live: Live) -> None:
     memory, equal = _merged_pair(live)
     child = memory.seen_by(memory.actor.fork())
-    count, half = _base_pages(live, memory), memory.size // live.base_page // 2
+    count, half = base_page_count(live, memory), memory.size // live.base_page // 2
     merged = set(range(count))
     _expect_merged(live, memory, equal, merged)
     # the ends of all, of huge pages, what is unmerged already, and all
@@ -133,10 +127,11 @@ def all_unmerged(live: Live) -> None:
     if live.host.has_others:
         raise CannotRun("others use this machine, and what is merged of theirs may have no room")
     memory, equal = _merged_pair(live)
-    count = _base_pages(live, memory)
+    count = base_page_count(live, memory)
     for run, merged in (("2", 0), ("1", count)):
         live.host.write(f"{DIRECTORY}/run", run)
-        found = _merged(live, memory, lambda: _shared(memory, equal)) if merged else _shared(memory, equal)
+        count_shared = partial(shared_frames, memory, equal)
+        found = await_merged(live, memory, count_shared) if merged else count_shared()
         with live.about(f"run is {run}"):
             live.expect("base pages with one frame for both", merged, found)
             tree = ObservedTree(live.host)
@@ -150,12 +145,12 @@ def all_unmerged(live: Live) -> None:
 
 def _merged_pair(live: Live) -> tuple[Memory, Memory]:
     """Return memory of two huge pages of two processes, of which all base pages are merged. Raises CannotRun."""
-    _start_merging(live)
+    start_merging(live)
     memory, equal = huge_pages(live, 2), huge_pages(live, 2)
     for each in (memory, equal):
         each.advise(MADV_MERGEABLE)
-    found = _merged(live, memory, lambda: _shared(memory, equal))
-    live.expect("base pages with one frame for both", _base_pages(live, memory), found)
+    found = await_merged(live, memory, lambda: shared_frames(memory, equal))
+    live.expect("base pages with one frame for both", base_page_count(live, memory), found)
     return memory, equal
 
 
@@ -173,53 +168,6 @@ def _expect_in_smaps(live: Live, memory: Memory, merged: int) -> None:
     found = [mapping.fields["KSM"] for mapping in mappings if "KSM" in mapping.fields]
     if found:
         live.expect("KSM of smaps", merged * live.base_page, sum(found))
-
-
-def _start_merging(live: Live) -> None:
-    """Have ksmd scan all memory that it may merge, again and again, and khugepaged none. Raises CannotRun."""
-    if not has_ksm(live.host):
-        raise CannotRun("this kernel has no CONFIG_KSM")
-    if live.has_several_nodes and (live.host.read(f"{DIRECTORY}/merge_across_nodes") or "1").strip() == "0":
-        raise CannotRun("KSM merges nothing across nodes here, and processes may be on several")
-    let_rest(live)
-    # it sets pages_to_scan itself, and refuses others (since Linux 6.8)
-    live.set_knob_if_there(f"{DIRECTORY}/advisor_mode", "none")
-    # it passes over pages that were not merged in earlier scans (since Linux 6.7)
-    live.set_knob_if_there(f"{DIRECTORY}/smart_scan", "0")
-    for name, value in (("sleep_millisecs", "1"), ("pages_to_scan", "65536"), ("run", "1")):
-        live.set_knob(f"{DIRECTORY}/{name}", value)
-
-
-def _merged(live: Live, memory: Memory, count: Callable[[], int], pages: int | None = None) -> int:
-    """Return ``count()`` of base pages when it is ``pages``, by default all of ``memory``, or when ksmd had its time.
-
-    Raises CannotRun.
-    """
-    first, began, wanted = _full_scans(live), live.host.clock(), pages or _base_pages(live, memory)
-
-    def is_over() -> bool:
-        has_scanned = _full_scans(live) - first >= _SCANS and live.host.clock() - began >= _LEAST_SECONDS
-        return count() == wanted or has_scanned
-
-    live.host.wait_until(is_over, _SCAN_SECONDS)
-    found = count()
-    if found != wanted and _full_scans(live) - first < _SCANS:
-        raise CannotRun(f"ksmd did not scan all memory {_SCANS} times in {_SCAN_SECONDS:.0f} s")
-    return found
-
-
-def _shared(memory: Memory, other: Memory) -> int:
-    """Return how many base pages of the one have the frame of the same base page of the other."""
-    frames = zip(memory.present_frames(memory.pages), other.present_frames(other.pages), strict=False)
-    return sum(one == another for one, another in frames)
-
-
-def _base_pages(live: Live, memory: Memory) -> int:
-    return memory.length // live.base_page
-
-
-def _full_scans(live: Live) -> int:
-    return read_integer(ObservedTree(live.host), f"{DIRECTORY}/full_scans") or 0
 
 
 def _resident(live: Live, memory: Memory) -> int:

@@ -1,0 +1,65 @@
+"""KSM in a case: memory that ksmd is to merge, the wait until it has, and which base pages have one frame."""
+
+from collections.abc import Callable
+
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.ksm import DIRECTORY, has_ksm
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+
+KSM_DOC = "Documentation/admin-guide/mm/ksm.rst"
+#: ksmd looks at a page twice before it merges it, and once more after it has seen the checksum change
+_SCANS = 4
+#: who has a hold of a huge page for a moment keeps it from being split in all of these, when there is little to scan
+_LEAST_SECONDS = 15.0
+_SCAN_SECONDS = 120.0
+
+
+def start_merging(live: Live) -> None:
+    """Have ksmd scan all memory that it may merge, again and again, and khugepaged none. Raises CannotRun."""
+    if not has_ksm(live.host):
+        raise CannotRun("this kernel has no CONFIG_KSM")
+    if live.has_several_nodes and (live.host.read(f"{DIRECTORY}/merge_across_nodes") or "1").strip() == "0":
+        raise CannotRun("KSM merges nothing across nodes here, and processes may be on several")
+    let_rest(live)
+    # it sets pages_to_scan itself, and refuses others (since Linux 6.8)
+    live.set_knob_if_there(f"{DIRECTORY}/advisor_mode", "none")
+    # it passes over pages that were not merged in earlier scans (since Linux 6.7)
+    live.set_knob_if_there(f"{DIRECTORY}/smart_scan", "0")
+    for name, value in (("sleep_millisecs", "1"), ("pages_to_scan", "65536"), ("run", "1")):
+        live.set_knob(f"{DIRECTORY}/{name}", value)
+
+
+def await_merged(live: Live, memory: Memory, count: Callable[[], int], pages: int | None = None) -> int:
+    """Return ``count()`` of base pages when it is ``pages``, by default all of ``memory``, or when ksmd had its time.
+
+    Raises CannotRun.
+    """
+    first, began, wanted = _full_scans(live), live.host.clock(), pages or base_page_count(live, memory)
+
+    def is_over() -> bool:
+        has_scanned = _full_scans(live) - first >= _SCANS and live.host.clock() - began >= _LEAST_SECONDS
+        return count() == wanted or has_scanned
+
+    live.host.wait_until(is_over, _SCAN_SECONDS)
+    found = count()
+    if found != wanted and _full_scans(live) - first < _SCANS:
+        raise CannotRun(f"ksmd did not scan all memory {_SCANS} times in {_SCAN_SECONDS:.0f} s")
+    return found
+
+
+def shared_frames(memory: Memory, other: Memory) -> int:
+    """Return how many base pages of the one have the frame of the same base page of the other."""
+    frames = zip(memory.present_frames(memory.pages), other.present_frames(other.pages), strict=False)
+    return sum(one == another for one, another in frames)
+
+
+def base_page_count(live: Live, memory: Memory) -> int:
+    """Return how many base pages ``memory`` is."""
+    return memory.length // live.base_page
+
+
+def _full_scans(live: Live) -> int:
+    return read_integer(ObservedTree(live.host), f"{DIRECTORY}/full_scans") or 0

@@ -25,7 +25,7 @@ from hugepage_qa.cases.group_memory import (
 from hugepage_qa.cases.hugetlb_group import Watch
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.swapped import need_swap, parts_out, swap_out, swapped, zswap_knob
+from hugepage_qa.cases.swapped import need_swap, parts_out, swap_out, swap_to_a_device, swapped, zswap_knob
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.log import tells_of_trouble
@@ -56,8 +56,11 @@ _RESET_SINCE, _MOST_TEXT = KernelVersion(6, 12), 32
 GroupAct = Callable[[Live, ControlGroup, ControlGroup], None]
 
 
-def case(statement: str, source: str, *, since: str) -> Callable[[GroupAct], None]:
-    """Make the decorated function, which gets a group and the one above it, a case with swap on this machine."""
+def case(statement: str, source: str, *, since: str, to_a_device: bool = False) -> Callable[[GroupAct], None]:
+    """Make the decorated function, which gets a group and the one above it, a case with swap on this machine.
+
+    Swap ``to_a_device`` is that of the case alone, and has huge pages as a whole.
+    """
 
     def register(act: GroupAct) -> None:
         @wraps(act)
@@ -66,7 +69,11 @@ def case(statement: str, source: str, *, since: str) -> Callable[[GroupAct], Non
                 raise CannotRun(
                     f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has: half a huge page"
                 )
-            need_swap(live, 2 * _PAGES * pmd_size(live))
+            room = 2 * _PAGES * pmd_size(live)
+            if to_a_device:
+                swap_to_a_device(live, room)
+            else:
+                need_swap(live, room)
             live.set_knob_if_there(zswap_knob("enabled"), "N")
             # with 0 a group has nothing swapped out for its limits
             live.set_knob(_SWAPPINESS, "100")
@@ -96,49 +103,19 @@ def case(statement: str, source: str, *, since: str) -> Callable[[GroupAct], Non
     since="5.4",  # MADV_PAGEOUT
 )
 def refused_by_a_limit_of_swap(live: Live, group: ControlGroup, above: ControlGroup) -> None:
-    limit = _SWAPPED * pmd_size(live) + _MORE * live.base_page
-    watcher = live.actor()
-    for limited in (group, above):
-        memory = huge_pages_in(live, group, _PAGES)
-        limited.write("memory.swap.max", str(limit))
-        live.expect("memory.swap.max", str(limit), (limited.read("memory.swap.max") or "").strip())
-        before = events(group, _SWAP_EVENTS)
-        watches = [
-            Watch(watcher, live.open(watcher, f"{each.path}/{_SWAP_EVENTS}", os.O_RDONLY)) for each in (group, above)
-        ]
+    _expect_swap_limited(live, group, above)
 
-        def is_full(memory: Memory = memory) -> bool:
-            return parts_out(live, memory, [(0, memory.length)], lambda: swap_of(live, memory.actor) >= limit)
 
-        with live.about(f"limit of the {'group' if limited is group else 'one above'}"):
-            live.host.wait_until(is_full)
-            live.expect("bytes of the process in swap", limit, swap_of(live, memory.actor))
-            live.expect(
-                "bytes of both groups in swap", [limit, limit], [number(each, IN_SWAP) for each in (group, above)]
-            )
-            mapping = memory.smaps()
-            live.expect("bytes that are mapped or in swap", memory.length, mapping.rss + mapping.fields["Swap"])
-            # one at least was refused: that has gone on until it was
-            memory.advise(MADV_PAGEOUT)
-            refused = {name: count - before[name] for name, count in events(group, _SWAP_EVENTS).items()}
-            live.expect(
-                "whether max and fail count", (True, True), (refused["max"] > 0, refused["fail"] >= refused["max"])
-            )
-            for watch in watches:
-                live.host.wait_until(watch.is_told, _TOLD_SECONDS)
-            live.expect("whether the events are told", [True, True], [watch.is_told() for watch in watches])
-            live.expect("events of the one above", events(group, _SWAP_EVENTS), events(above, _SWAP_EVENTS))
-            limited.write("memory.swap.max", "max")
-            swap_out(live, memory, memory.length)
-            live.expect("bytes in swap without a limit", memory.length, swapped(memory))
-            wait_until_written(live, above)
-            memory.part(1).advise(mmap.MADV_DONTNEED)
-            expect_about(live, group, IN_SWAP, _PAGES - 1)
-            memory.part(2, _PAGES - 2).expect_filled(1 + 2 * memory.size)
-            memory.part(0).expect_filled()
-            memory.actor.end()
-            for each in (group, above):
-                expect_about(live, each, IN_SWAP, 0)
+@case(
+    "memory.swap.current has all base pages of a huge page that goes to swap as a whole, and memory.swap.max is kept,"
+    " of a group and of the one above it, as where they go in pieces",
+    f"{DOC} memory.swap.current, memory.swap.max, memory.swap.events; mm/memcontrol.c"
+    " __mem_cgroup_try_charge_swap(), __mem_cgroup_uncharge_swap(); mm/swapfile.c SWP_BLKDEV",
+    since="5.4",  # MADV_PAGEOUT
+    to_a_device=True,
+)
+def refused_as_a_whole(live: Live, group: ControlGroup, above: ControlGroup) -> None:
+    _expect_swap_limited(live, group, above)
 
 
 @case(
@@ -324,6 +301,52 @@ def killed(live: Live, group: ControlGroup, above: ControlGroup) -> None:
             small.expect_filled()
             small.actor.end()
         group.write("memory.max", "max")
+
+
+def _expect_swap_limited(live: Live, group: ControlGroup, above: ControlGroup) -> None:
+    limit = _SWAPPED * pmd_size(live) + _MORE * live.base_page
+    watcher = live.actor()
+    for limited in (group, above):
+        memory = huge_pages_in(live, group, _PAGES)
+        limited.write("memory.swap.max", str(limit))
+        live.expect("memory.swap.max", str(limit), (limited.read("memory.swap.max") or "").strip())
+        before = events(group, _SWAP_EVENTS)
+        watches = [
+            Watch(watcher, live.open(watcher, f"{each.path}/{_SWAP_EVENTS}", os.O_RDONLY)) for each in (group, above)
+        ]
+
+        def is_full(memory: Memory = memory) -> bool:
+            return parts_out(live, memory, [(0, memory.length)], lambda: swap_of(live, memory.actor) >= limit)
+
+        with live.about(f"limit of the {'group' if limited is group else 'one above'}"):
+            live.host.wait_until(is_full)
+            live.expect("bytes of the process in swap", limit, swap_of(live, memory.actor))
+            live.expect(
+                "bytes of both groups in swap", [limit, limit], [number(each, IN_SWAP) for each in (group, above)]
+            )
+            mapping = memory.smaps()
+            live.expect("bytes that are mapped or in swap", memory.length, mapping.rss + mapping.fields["Swap"])
+            # one at least was refused: that has gone on until it was
+            memory.advise(MADV_PAGEOUT)
+            refused = {name: count - before[name] for name, count in events(group, _SWAP_EVENTS).items()}
+            live.expect(
+                "whether max and fail count", (True, True), (refused["max"] > 0, refused["fail"] >= refused["max"])
+            )
+            for watch in watches:
+                live.host.wait_until(watch.is_told, _TOLD_SECONDS)
+            live.expect("whether the events are told", [True, True], [watch.is_told() for watch in watches])
+            live.expect("events of the one above", events(group, _SWAP_EVENTS), events(above, _SWAP_EVENTS))
+            limited.write("memory.swap.max", "max")
+            swap_out(live, memory, memory.length)
+            live.expect("bytes in swap without a limit", memory.length, swapped(memory))
+            wait_until_written(live, above)
+            memory.part(1).advise(mmap.MADV_DONTNEED)
+            expect_about(live, group, IN_SWAP, _PAGES - 1)
+            memory.part(2, _PAGES - 2).expect_filled(1 + 2 * memory.size)
+            memory.part(0).expect_filled()
+            memory.actor.end()
+            for each in (group, above):
+                expect_about(live, each, IN_SWAP, 0)
 
 
 def _killed_line(process: int) -> re.Pattern[str]:

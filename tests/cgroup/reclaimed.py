@@ -49,7 +49,7 @@ _EVENTS, _LOCAL, _SWAP_EVENTS = "memory.events", "memory.events.local", "memory.
 #: who polls is told at once, or after the 10 ms in which two changes are told as one
 _TOLD_SECONDS = 5.0
 
-#: what is written to memory.peak begins it anew for the writer (commit c6f53ed8f213)
+#: what is written to memory.peak begins it anew for the writer: Linux 6.12
 _RESET_SINCE, _MOST_TEXT = KernelVersion(6, 12), 32
 
 #: gets a group, and the one above it

@@ -71,7 +71,7 @@ def taken_and_refused(live: Live) -> None:
     "where memory.zswap.writeback of a group, or of the one above it, is 0, nothing of it is written to swap that zswap"
     " does not take: it stays in memory; with 1 it is written",
     f"{DOC} memory.zswap.writeback; mm/memcontrol.c mem_cgroup_zswap_writeback_enabled(); mm/page_io.c swap_writeout()",
-    since="6.11",  # that of the group above counts (e39925734909)
+    since="6.11",  # that of the group above counts
 )
 def written_to_swap(live: Live) -> None:
     above, group = _groups(live)

@@ -8,10 +8,14 @@ from enum import IntFlag
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PAGEMAP, WORD, Memory
 from hugepage_qa.kernel.uapi import iowr
+from hugepage_qa.sizes import KIB
 
 #: struct pm_scan_arg, and where walk_end is in it
 _LAYOUT, _WALK_END = "12Q", 4
 _WORDS_OF_A_REGION = 3
+#: for the regions that are asked for at once: a base page of the largest that there are
+_ROOM = 64 * KIB
+_OWN_MEMORY = "/proc/self/mem"
 
 
 class Is(IntFlag):
@@ -34,6 +38,25 @@ class Do(IntFlag):
 
 
 _NOTHING, _NOTHING_MORE = Is(0), Do(0)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Which pages a scan tells, and what of them.
+
+    What a page is, with the bits of ``inverted`` the other way round, has all of ``all_of`` and, where there is any of
+    it, one of ``any_of``. What it is of ``told`` is told.
+    """
+
+    inverted: Is
+    all_of: Is
+    any_of: Is
+    told: Is
+
+    def tell(self, categories: Is) -> bool:
+        """Tell whether a page that is ``categories`` is told."""
+        seen = categories ^ self.inverted
+        return seen & self.all_of == self.all_of and (not self.any_of or bool(seen & self.any_of))
 
 
 @dataclass(frozen=True)
@@ -86,5 +109,37 @@ def scan(
         actor.call("munmap", found, length)
     return Scan(
         [Region(first - memory.address, last - memory.address, Is(categories)) for first, last, categories in told],
+        walk_end - memory.address,
+    )
+
+
+def scan_with(
+    live: Live, memory: Memory, masks: Masks, start: int, end: int, *, most: int = 0, regions: int = 64
+) -> Scan:
+    """Return what ``memory`` has from ``start`` to ``end``, in bytes from its start, that ``masks`` choose.
+
+    At most so many ``regions``, of at most ``most`` base pages together (0: any number). Raises Refused.
+    """
+    actor, uapi = memory.actor, memory.actor.uapi
+    found = actor.mmap(_ROOM, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pagemap, own = live.open(actor, PAGEMAP, os.O_RDONLY), live.open(actor, _OWN_MEMORY, os.O_RDONLY)
+    size = len(uapi.pack(_LAYOUT, *range(12)))
+    words = size, _NOTHING_MORE, memory.address + start, memory.address + end, 0, found, regions, most
+    argument = uapi.pack(_LAYOUT, *words, masks.inverted, masks.all_of, masks.any_of, masks.told)
+    try:
+        count, (answer,) = actor.call_with_buffers("ioctl", pagemap, iowr(ord("f"), 16, size), argument)
+        length = count * _WORDS_OF_A_REGION * WORD
+        _read, (told,) = actor.call_with_buffers("pread64", own, bytes(length or WORD), length, found)
+        walk_end = uapi.unpack(_LAYOUT, answer)[_WALK_END]
+    finally:
+        for descriptor in (pagemap, own):
+            actor.call("close", descriptor)
+        actor.call("munmap", found, _ROOM)
+    all_words = iter(uapi.unpack(f"{count * _WORDS_OF_A_REGION}Q", told[:length]))
+    return Scan(
+        [
+            Region(first - memory.address, last - memory.address, Is(categories))
+            for first, last, categories in zip(all_words, all_words, all_words, strict=True)
+        ],
         walk_end - memory.address,
     )

@@ -1,0 +1,73 @@
+"""Memory control groups of version 2 that have huge pages: processes in them, what they use, and their events."""
+
+from hugepage_qa.cases.control_group import ControlGroup
+from hugepage_qa.cases.group_statistics import read_statistics
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import run_on
+from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
+from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.kernel.process_status import read_process_status
+from hugepage_qa.kernel.smaps import read_smaps
+from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.process.actor import Actor
+
+USED, IN_SWAP = "memory.current", "memory.swap.current"
+
+
+def actor_in(live: Live, group: ControlGroup) -> Actor:
+    """Return a process in ``group`` that keeps to one CPU."""
+    actor = live.actor()
+    status = read_process_status(live.host, actor.pid)
+    run_on(actor, status.cpus[:1] if status else ())
+    group.add(actor)
+    return actor
+
+
+def huge_pages_in(live: Live, group: ControlGroup, pages: int) -> Memory:
+    """Return huge pages that a process in ``group`` has filled.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    memory = advised(live, pages, actor=actor_in(live, group))
+    memory.fill()
+    need_blocks(live, memory)
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    return memory
+
+
+def number(group: ControlGroup, name: str) -> int:
+    """Return what a file of ``group`` with one number shows."""
+    return parse_integer((group.read(name) or "").strip(), f"{group.path}/{name}")
+
+
+def events(group: ControlGroup, name: str) -> dict[str, int]:
+    """Return the counts of a file of events, by name."""
+    words = (line.split() for line in (group.read(name) or "").splitlines())
+    return {event: int(count) for event, count in words}
+
+
+def swap_of(live: Live, actor: Actor) -> int:
+    """Return the bytes of a process that are in swap: others may have had more of it go there than was asked for."""
+    return sum(mapping.fields.get("Swap", 0) for mapping in read_smaps(ObservedTree(live.host), actor.pid) or ())
+
+
+def expect_all_there(live: Live, memory: Memory) -> None:
+    """Expect all of ``memory`` to be mapped or in swap."""
+    found = sum(mapping.rss + mapping.fields["Swap"] for mapping in memory.all_mappings())
+    live.expect("bytes that are mapped or in swap", memory.length, found)
+
+
+def expect_about(live: Live, group: ControlGroup, name: str, pages: int) -> None:
+    """Expect so many huge pages; each CPU may keep some entries of swap that are free (mm/swap_slots.c)."""
+
+    def found() -> int:
+        return (number(group, name) + pmd_size(live) // 2) // pmd_size(live)
+
+    live.expect(f"huge pages in {name}", pages, live.host.last_look(found, lambda now: now == pages))
+
+
+def wait_until_written(live: Live, group: ControlGroup) -> None:
+    """Wait until nothing of a group is being written to swap: that is given back later, when somebody wants memory."""
+    live.host.wait_until(lambda: not read_statistics(group).get("file_writeback"))

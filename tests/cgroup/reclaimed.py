@@ -1,0 +1,373 @@
+"""Huge pages of groups that have too many: what a limit, a request, and a limit of swap have the kernel reclaim."""
+
+import errno
+import mmap
+import os
+import re
+from collections.abc import Callable
+from functools import partial, wraps
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
+from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.group_memory import (
+    IN_SWAP,
+    USED,
+    actor_in,
+    events,
+    expect_about,
+    expect_all_there,
+    huge_pages_in,
+    number,
+    swap_of,
+    wait_until_written,
+)
+from hugepage_qa.cases.hugetlb_group import Watch
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.swapped import need_swap, parts_out, swap_out, swap_to_a_device, swapped, zswap_knob
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.kernel.log import tells_of_trouble
+from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.uapi import MADV_PAGEOUT, MADV_POPULATE_WRITE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.version import KernelVersion
+
+RECLAIMED = Area("cgroup/reclaimed", sizes=Sizes.ONCE)
+
+DOC = "Documentation/admin-guide/cgroup-v2.rst"
+_PAGES = 6
+#: of the pages that a group has: what it may keep, what it may have in swap, and by how many base pages more
+_KEPT, _SWAPPED, _MORE = 4, 2, 5
+_LOCALLY = "memory_localevents"
+_SWAPPINESS = "proc/sys/vm/swappiness"
+_PEAK = "memory.peak"
+_EVENTS, _LOCAL, _SWAP_EVENTS = "memory.events", "memory.events.local", "memory.swap.events"
+#: who polls is told at once, or after the 10 ms in which two changes are told as one
+_TOLD_SECONDS = 5.0
+
+#: what is written to memory.peak begins it anew for the writer: Linux 6.12
+_RESET_SINCE, _MOST_TEXT = KernelVersion(6, 12), 32
+
+#: gets a group, and the one above it
+GroupAct = Callable[[Live, ControlGroup, ControlGroup], None]
+
+
+def case(statement: str, source: str, *, since: str, to_a_device: bool = False) -> Callable[[GroupAct], None]:
+    """Make the decorated function, which gets a group and the one above it, a case with swap on this machine.
+
+    Swap ``to_a_device`` is that of the case alone, and has huge pages as a whole.
+    """
+
+    def register(act: GroupAct) -> None:
+        @wraps(act)
+        def in_group(live: Live) -> None:
+            if CHARGED_AHEAD * live.base_page >= pmd_size(live) // 2:
+                raise CannotRun(
+                    f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has: half a huge page"
+                )
+            room = 2 * _PAGES * pmd_size(live)
+            if to_a_device:
+                swap_to_a_device(live, room)
+            else:
+                need_swap(live, room)
+            live.set_knob_if_there(zswap_knob("enabled"), "N")
+            # with 0 a group has nothing swapped out for its limits
+            live.set_knob(_SWAPPINESS, "100")
+            set_policy(live, "madvise")
+            compact_if_short(live, pmd_size(live), _PAGES)
+            above = new_group(live, "memory", Version.TWO)
+            group = above.child("below")
+            if any(
+                mount.type == "cgroup2" and _LOCALLY in mount.options.split(",") for mount in read_mounts(live.host)
+            ):
+                raise CannotRun(f"the hierarchy is mounted with {_LOCALLY}: events are those of the group itself alone")
+            if group.read(IN_SWAP) is None:
+                raise CannotRun(f"groups have no {IN_SWAP}: this kernel has no CONFIG_SWAP, or swapaccount=0")
+            act(live, group, above)
+
+        RECLAIMED.case(statement, source, since=since)(in_group)
+
+    return register
+
+
+@case(
+    "memory.swap.current is all memory of a group, and of those below it, that is in swap; memory.swap.max has no byte"
+    " more go there, whichever of both groups has it: the rest stays as it is, and each refusal is an event of the"
+    " group and of the one above it, told to who polls; what is given back is in swap no more",
+    f"{DOC} memory.swap.current, memory.swap.max, memory.swap.events; mm/memcontrol.c"
+    " __mem_cgroup_try_charge_swap(), __mem_cgroup_uncharge_swap()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def refused_by_a_limit_of_swap(live: Live, group: ControlGroup, above: ControlGroup) -> None:
+    _expect_swap_limited(live, group, above)
+
+
+@case(
+    "memory.swap.current has all base pages of a huge page that goes to swap as a whole, and memory.swap.max is kept,"
+    " of a group and of the one above it, as where they go in pieces",
+    f"{DOC} memory.swap.current, memory.swap.max, memory.swap.events; mm/memcontrol.c"
+    " __mem_cgroup_try_charge_swap(), __mem_cgroup_uncharge_swap(); mm/swapfile.c SWP_BLKDEV",
+    since="5.4",  # MADV_PAGEOUT
+    to_a_device=True,
+)
+def refused_as_a_whole(live: Live, group: ControlGroup, above: ControlGroup) -> None:
+    _expect_swap_limited(live, group, above)
+
+
+@case(
+    "memory.high and memory.max below what a group uses have the rest of it swapped out, of its huge pages, too, until"
+    " it uses no more; memory.max is not passed by what is touched afterwards either, each time as an event of the"
+    " group and, but for the local ones, of the one above; nothing is lost, locked huge pages stay, and so do those of"
+    " a group that memory.min protects",
+    f"{DOC} memory.min, memory.high, memory.max, memory.events, memory.events.local; mm/memcontrol.c"
+    " memory_high_write(), memory_max_write(), mem_cgroup_calculate_protection(); mm/vmscan.c shrink_node_memcgs()",
+    since="5.8",  # events of the groups below count, and emin is computed as today
+)
+def reclaimed_by_limits(live: Live, group: ControlGroup, above: ControlGroup) -> None:
+    size = pmd_size(live)
+    protected = above.child("protected")
+    other = huge_pages_in(live, protected, 2)
+    protected.write("memory.min", str(4 * size))
+    for name, limited in (("memory.high", group), ("memory.max", group), ("memory.max", above)):
+        memory = huge_pages_in(live, group, _PAGES)
+        memory.actor.call("mlock", memory.address, size)
+        before = [events(each, _EVENTS) for each in (group, above)]
+        below = number(limited, USED) - (_PAGES - _KEPT) * size
+        with live.about(f"{name} of the {'group' if limited is group else 'one above'}"):
+
+            def is_below(name: str = name, limited: ControlGroup = limited, below: int = below) -> bool:
+                # what cannot be reclaimed in a moment is given up after some tries, of memory.high
+                limited.write(name, str(below))
+                return number(limited, USED) <= below
+
+            live.host.wait_until(is_below)
+            live.expect(f"whether {USED} is below", True, number(limited, USED) <= below)
+            expect_all_there(live, memory)
+            live.expect("whether any is in swap", True, swap_of(live, memory.actor) > 0)
+            more = advised(live, 2, actor=memory.actor)
+            more.fill()
+            if name == "memory.max":
+                live.expect(f"whether {USED} is still below", True, number(limited, USED) <= below)
+            memory.expect_filled()
+            more.expect_filled()
+            live.expect("locked memory in swap", 0, swapped(memory.part(0)))
+            live.expect("protected memory in swap", 0, swapped(other))
+            now = [events(each, _EVENTS) for each in (group, above)]
+            counted = name.removeprefix("memory.")
+            rises = [after[counted] - earlier[counted] for after, earlier in zip(now, before, strict=True)]
+            live.expect(f"whether {counted} counts for the one above", True, rises[1] > 0)
+            if limited is group:
+                live.expect(f"whether {counted} counts for both alike", True, rises[0] == rises[1])
+                live.expect("local events of the group", now[0], events(group, _LOCAL))
+            live.expect("events that have nobody killed", (0, 0), (now[1]["oom"], now[1]["oom_kill"]))
+            limited.write(name, "max")
+            memory.actor.end()
+            live.expect(
+                "local events of the one above", 0 if limited is group else rises[1], events(above, _LOCAL)[counted]
+            )
+    other.expect_filled()
+
+
+@case(
+    "memory.reclaim has as much of a group swapped out as it is asked for, and is EAGAIN where there is less to be had,"
+    " as of locked memory, or of any where the group may have none in swap; what is no number is EINVAL",
+    f"{DOC} memory.reclaim; mm/memcontrol.c memory_reclaim()",
+    since="5.19",
+)
+def reclaimed_on_request(live: Live, group: ControlGroup, above: ControlGroup) -> None:
+    memory = huge_pages_in(live, group, _PAGES)
+    for text in ("x", "1 x", "1Mx"):
+        live.expect_errno(errno.EINVAL, above.write, "memory.reclaim", text)
+    live.expect("memory in swap", 0, swapped(memory))
+    memory.actor.call("mlock", memory.address, memory.size)
+    asked = (_PAGES - _KEPT) * memory.size
+    used = number(above, USED)
+
+    def is_reclaimed() -> bool:
+        try:
+            above.write("memory.reclaim", str(asked))
+        except Refused as refusal:
+            # what is written to swap in that moment is not free yet
+            if refusal.errno != errno.EAGAIN:
+                raise
+        return number(above, USED) <= used - asked // 2
+
+    live.host.wait_until(is_reclaimed)
+    live.expect("whether at least half of it was reclaimed", True, number(above, USED) <= used - asked // 2)
+    expect_all_there(live, memory)
+    live.expect("whether that is in swap", True, swapped(memory.part(1)) >= asked // 2)
+    live.expect("locked memory in swap", 0, swapped(memory.part(0)))
+    live.expect_errno(errno.EAGAIN, above.write, "memory.reclaim", str(2 * _PAGES * memory.size))
+    expect_all_there(live, memory)
+    memory.expect_filled()
+    memory.actor.end()
+    memory = huge_pages_in(live, group, _PAGES)
+    above.write("memory.swap.max", "0")
+    # some was in swap, and is still in memory, too
+    live.expect_errno(errno.EAGAIN, above.write, "memory.reclaim", str(2 * _PAGES * memory.size))
+    live.expect("memory that is there", memory.length, memory.smaps().rss)
+    memory.expect_filled()
+
+
+@case(
+    "memory.peak is the most memory that a group, and those below it, have had at once, whatever was given back, and"
+    " for who has written to it the most since then; so is memory.swap.peak of swap",
+    f"{DOC} memory.peak, memory.swap.peak; mm/memcontrol.c memory_peak_show(), peak_write(); mm/page_counter.c",
+    since="5.19",
+)
+def highest_use(live: Live, group: ControlGroup, above: ControlGroup) -> None:
+    memory = huge_pages_in(live, group, _PAGES)
+    beside = huge_pages_in(live, above.child("beside"), 2)
+    both = number(above, USED)
+    live.expect("whether the peak of both is what they have, at least", True, number(above, _PEAK) >= both)
+    beside.actor.end()
+    memory.advise(mmap.MADV_DONTNEED, 0, 2)
+    memory.touch(0)
+    size = memory.size
+    # as it was, and less than a page more
+    for each, pages in ((above, _PAGES + 2), (group, _PAGES)):
+        peak = number(each, _PEAK)
+        live.expect(f"whether the peak is that of {pages} huge pages", True, 0 <= peak - pages * size < size)
+    live.expect("whether a peak is never below what is used", True, number(group, _PEAK) >= number(group, USED))
+    if live.kernel_version >= _RESET_SINCE:
+        _expect_peaks_apart(live, above, memory)
+    if above.read("memory.swap.peak") is not None:  # since Linux 6.5
+        swap_out(live, memory.part(2, 3), 3 * size)
+        memory.part(2, 3).advise(mmap.MADV_DONTNEED)
+        live.expect("swap.peak", [3 * size] * 2, [number(each, "memory.swap.peak") for each in (group, above)])
+
+
+def _expect_peaks_apart(live: Live, group: ControlGroup, memory: Memory) -> None:
+    """Expect who has written to memory.peak to see the most since then, and nobody else."""
+    watcher, size = live.actor(), memory.size
+    files = [live.open(watcher, f"{group.path}/{_PEAK}", os.O_RDWR) for _number_of_it in range(2)]
+    whole = number(group, _PEAK)
+    watcher.call("write", files[0], b"reset", 5)
+    used = number(group, USED)
+    seen = [_read_number(watcher, file) for file in files]
+    live.expect("what who has not written sees", whole, seen[1])
+    live.expect("whether who has written sees what is used then", True, abs(seen[0] - used) < size // 2)
+    memory.touch(1)
+    memory.advise(mmap.MADV_DONTNEED, 1, 1)
+    seen = [_read_number(watcher, file) for file in files]
+    live.expect("what who has not written sees then", whole, seen[1])
+    live.expect("whether who has written sees the page that has gone", True, abs(seen[0] - used - size) < size // 2)
+
+
+@case(
+    "a group that may use no more, and have nothing in swap, has its largest process killed, by its huge pages, or all"
+    " of them if memory.oom.group says so; it is an event of the group, told to who polls, and of the one above; the"
+    " log tells of the memory that was had, and vmstat of each process",
+    f"{DOC} memory.oom.group, memory.events oom, oom_kill, oom_group_kill; mm/memcontrol.c mem_cgroup_oom(),"
+    " mem_cgroup_get_oom_group(); mm/oom_kill.c oom_badness(), __oom_kill_process()",
+    since="5.14",  # MADV_POPULATE_WRITE
+)
+def killed(live: Live, group: ControlGroup, above: ControlGroup) -> None:
+    size, watcher = pmd_size(live), live.actor()
+    above.write("memory.swap.max", "0")
+    for as_group in (False, True):
+        group.write("memory.oom.group", str(int(as_group)))
+        small, actor = huge_pages_in(live, group, 1), actor_in(live, group)
+        group.write("memory.max", str(number(group, USED) + (_PAGES - 1) * size))
+        before = [events(each, _EVENTS) for each in (group, above)]
+        watch = Watch(watcher, live.open(watcher, f"{group.path}/{_EVENTS}", os.O_RDONLY))
+        live.host.new_kernel_log()
+        memory = advised(live, 2 * _PAGES, actor=actor)
+        victims = {actor.pid, small.actor.pid} if as_group else {actor.pid}
+        with live.about(f"memory.oom.group is {int(as_group)}"):
+            actor.attempt("madvise", memory.address, memory.length, MADV_POPULATE_WRITE)
+            left = {small.actor.pid} - victims
+            live.expect("processes that are left", left, live.host.last_look(partial(_processes, group), left.__eq__))
+            watch_is_told = live.host.last_look(watch.is_told, bool, _TOLD_SECONDS)
+            live.expect("whether the events are told", True, watch_is_told)
+            for each, earlier in zip((group, above), before, strict=True):
+                now = events(each, _EVENTS)
+                rises = {name: now[name] - earlier[name] for name in now}
+                # the first victim may be counted again as one of the group
+                kills = len(victims) if rises["oom_kill"] == len(victims) + as_group else rises["oom_kill"]
+                found = rises["oom"] > 0, kills, rises.get("oom_group_kill", int(as_group))
+                live.expect("oom, oom_kill, oom_group_kill", (True, len(victims), int(as_group)), found)
+            live.expect("local events of the one above", {0}, set(events(above, _LOCAL).values()))
+            lines = live.host.new_kernel_log(judged=True)
+            live.expect("lines of the kernel log that tell of trouble", [], [*filter(tells_of_trouble, lines)])
+            found = next((int(match[1]) for line in lines if (match := _killed_line(actor.pid).search(line))), 0)
+            # less than a huge page of what else it has, and of what had not been had yet
+            live.expect("whether the log has its memory", True, abs((found << 10) - (_PAGES - 1) * size) < size)
+        if not as_group:
+            small.expect_filled()
+            small.actor.end()
+        group.write("memory.max", "max")
+
+
+def _expect_swap_limited(live: Live, group: ControlGroup, above: ControlGroup) -> None:
+    limit = _SWAPPED * pmd_size(live) + _MORE * live.base_page
+    watcher = live.actor()
+    for limited in (group, above):
+        memory = huge_pages_in(live, group, _PAGES)
+        limited.write("memory.swap.max", str(limit))
+        live.expect("memory.swap.max", str(limit), (limited.read("memory.swap.max") or "").strip())
+        before = events(group, _SWAP_EVENTS)
+        watches = [
+            Watch(watcher, live.open(watcher, f"{each.path}/{_SWAP_EVENTS}", os.O_RDONLY)) for each in (group, above)
+        ]
+
+        def is_full(memory: Memory = memory) -> bool:
+            return parts_out(live, memory, [(0, memory.length)], lambda: swap_of(live, memory.actor) >= limit)
+
+        with live.about(f"limit of the {'group' if limited is group else 'one above'}"):
+            live.host.wait_until(is_full)
+            live.expect("bytes of the process in swap", limit, swap_of(live, memory.actor))
+            live.expect(
+                "bytes of both groups in swap", [limit, limit], [number(each, IN_SWAP) for each in (group, above)]
+            )
+            mapping = memory.smaps()
+            live.expect("bytes that are mapped or in swap", memory.length, mapping.rss + mapping.fields["Swap"])
+            # one at least was refused: that has gone on until it was
+            memory.advise(MADV_PAGEOUT)
+            refused = {name: count - before[name] for name, count in events(group, _SWAP_EVENTS).items()}
+            live.expect(
+                "whether max and fail count", (True, True), (refused["max"] > 0, refused["fail"] >= refused["max"])
+            )
+            for watch in watches:
+                live.host.wait_until(watch.is_told, _TOLD_SECONDS)
+            live.expect("whether the events are told", [True, True], [watch.is_told() for watch in watches])
+            live.expect("events of the one above", events(group, _SWAP_EVENTS), events(above, _SWAP_EVENTS))
+            limited.write("memory.swap.max", "max")
+            swap_out(live, memory, memory.length)
+            live.expect("bytes in swap without a limit", memory.length, swapped(memory))
+            wait_until_written(live, above)
+            memory.part(1).advise(mmap.MADV_DONTNEED)
+            expect_about(live, group, IN_SWAP, _PAGES - 1)
+            memory.part(2, _PAGES - 2).expect_filled(1 + 2 * memory.size)
+            memory.part(0).expect_filled()
+            memory.actor.end()
+            for each in (group, above):
+                expect_about(live, each, IN_SWAP, 0)
+
+
+def _killed_line(process: int) -> re.Pattern[str]:
+    return re.compile(rf"Memory cgroup out of memory: Killed process {process} .*anon-rss:(\d+)kB")
+
+
+def _processes(group: ControlGroup) -> set[int]:
+    return {int(word) for word in (group.read("cgroup.procs") or "").split()}
+
+
+def _read_number(actor: Actor, descriptor: int) -> int:
+    length, (text,) = actor.call_with_buffers("pread64", descriptor, bytes(_MOST_TEXT), _MOST_TEXT, 0)
+    return int(text[:length])
+
+
+class CgroupReclaimed(LiveTest):
+    """Huge pages that groups have too many of.
+
+    :avocado: enable
+    """
+
+    def test_reclaimed(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(RECLAIMED)

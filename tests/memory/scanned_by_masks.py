@@ -1,0 +1,158 @@
+"""PAGEMAP_SCAN of memory of many kinds, by masks, ranges and limits that are drawn: a model says what is told."""
+
+import mmap
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import PRESENT, Memory
+from hugepage_qa.cases.pagemap_scan import Is, Masks, Region, Scan, scan_with
+from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mapped_huge, mount_tmpfs, need_blocks, pmd_size
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SCANNED_BY_MASKS = Area("memory/scanned-by-masks", sizes=Sizes.ONCE)
+
+#: whole huge pages, mapped in parts, base pages, zeroes, a file, a hole, what nobody has mapped; one more of a file
+_PAGES = 8
+_WHOLE, _IN_PARTS, _SMALL, _ZEROES, _FILE, _HOLE, _GONE, _LAST = range(_PAGES)
+#: of the base pages in the place of a huge one: from where to where they are written, swapped out, and read alone
+_WRITTEN, _OUT, _READ = ((0, 8), (100, 120), (508, 512)), (104, 110), ((8, 12), (300, 301))
+#: what is asked for: what a page is, but not whether it is written, which nobody has asked the kernel to keep
+_KINDS = (Is.FILE, Is.PRESENT, Is.SWAPPED, Is.PFNZERO, Is.HUGE)
+_MOST_REGIONS, _SCANS = (1, 1, 2, 3, 64), 80
+_SOME = 1, 2, 7, 512, 513, 1023
+
+
+@SCANNED_BY_MASKS.case(
+    "a scan tells of each page, in huge pages, in parts of them, of a file, in swap, of zeroes or absent, what it is"
+    " asked for, if the page has what all masks say, from the first page of the range to the last one, as regions that"
+    " end where something else is told, and ends at the first page for which there is no room",
+    "Documentation/admin-guide/mm/pagemap.rst PAGEMAP_SCAN; fs/proc/task_mmu.c pagemap_scan_is_interesting_page(),"
+    " pagemap_scan_push_range(), pagemap_scan_output()",
+    since="6.7",
+)
+def as_a_model_says(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, pmd_size(live))
+    memory, kinds = _memory_of_many_kinds(live)
+    draw = Random(1)  # noqa: S311 - the same each time
+    count, every = len(kinds), memory.size // live.base_page
+    edges = sorted({page * every + more for page in range(_PAGES) for more in (-1, 0, 1, 3, 104, 110)} - {-1})
+    for number in range(_SCANS):
+        masks = _drawn_masks(draw)
+        if number % 2:
+            start, end = sorted(draw.sample(edges, 2))
+        else:
+            start, end = 0, count
+        most = draw.choice((0, 0, *_SOME))
+        regions = draw.choice(_MOST_REGIONS)
+        base = live.base_page
+        found = scan_with(live, memory, masks, start * base, end * base, most=most, regions=regions)
+        with live.about(f"{masks}, pages {start} to {end}, at most {most or 'all'} in {regions} regions"):
+            live.expect("what is told", _told(kinds, masks, start, end, most, regions, base), found)
+    memory.part(_WHOLE, 2).expect_filled()
+
+
+def _memory_of_many_kinds(live: Live) -> tuple[Memory, Sequence[Is | None]]:
+    """Return memory of which each huge page is of another kind, and what each of its base pages is: None of no mapping.
+
+    Raises CannotRun where memory is too fragmented for huge pages.
+    """
+    let_only_pmd_inherit(live)
+    memory = huge_pages(live, _PAGES)
+    actor, base, every = memory.actor, live.base_page, memory.size // live.base_page
+    live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
+    absent = [Is(0)] * every
+    for prot in (mmap.PROT_READ, READ_WRITE):
+        actor.call("mprotect", memory.at(_IN_PARTS), base, prot)
+    for page in (_SMALL, _ZEROES, _HOLE):
+        memory.advise(mmap.MADV_DONTNEED, page, 1)
+    memory.advise(MADV_NOHUGEPAGE, _SMALL, 1)
+    small = list(absent)
+    # fewer base pages are in a huge one where they are larger: what is beyond it is left out
+    for first, end in _WRITTEN:
+        for number in range(first, min(end, every)):
+            actor.write(memory.at(_SMALL) + number * base, 1 + number)
+            small[number] = Is.PRESENT
+    for first, end in _READ:
+        for number in range(first, min(end, every)):
+            actor.read(memory.at(_SMALL) + number * base)
+            small[number] = Is.PRESENT | Is.PFNZERO
+    first, end = _OUT
+    out = Memory(live, actor, memory.at(_SMALL) + first * base, end - first, base)
+    live.host.wait_until(
+        partial(parts_out, live, out, [(0, out.length)], lambda: swapped(memory.part(_SMALL)) == out.length)
+    )
+    live.expect("memory in swap", out.length, swapped(memory.part(_SMALL)))
+    small[first:end] = [Is.SWAPPED] * (end - first)
+    live.expect("what is read of zeroes", 0, memory.read(_ZEROES))
+    descriptor = live.open(actor, f"{mount_tmpfs(live, 'always')}/file")
+    actor.call("ftruncate", descriptor, 2 * memory.size)
+    for page, offset in ((_FILE, 0), (_LAST, memory.size)):
+        flags = mmap.MAP_SHARED | MAP_FIXED
+        actor.mmap(memory.size, READ_WRITE, flags, descriptor, offset, memory.at(page))
+        part = memory.part(page)
+        part.fill(1 + page * memory.size)
+        need_blocks(live, part)
+        live.expect("bytes of the file that are mapped in huge pages", part.length, mapped_huge(part))
+    actor.call("munmap", memory.at(_GONE), memory.size)
+    whole, file = Is.HUGE | Is.PRESENT, Is.HUGE | Is.PRESENT | Is.FILE
+    kinds = {_WHOLE: whole, _IN_PARTS: Is.PRESENT, _ZEROES: whole | Is.PFNZERO, _FILE: file, _LAST: file}
+    of_pages = {page: [kind] * every for page, kind in kinds.items()} | {_SMALL: small}
+    (last,) = memory.pagemap([memory.at(_ZEROES + 1) - base])
+    if not last & PRESENT:
+        # there was no free block for a huge page of zeroes
+        of_pages[_ZEROES] = [Is.PRESENT | Is.PFNZERO, *absent[1:]]
+    gone: list[Is | None] = [None] * every
+    return memory, [kind for page in range(_PAGES) for kind in (gone if page == _GONE else of_pages.get(page, absent))]
+
+
+def _drawn_masks(draw: Random) -> Masks:
+    """Return masks that let some pages through: each has few bits."""
+
+    def some(likely: float) -> Is:
+        chosen = Is(0)
+        for kind in _KINDS:
+            if draw.random() < likely:
+                chosen |= kind
+        return chosen
+
+    return Masks(some(0.3), some(0.2), some(0.3), some(0.6))
+
+
+def _told(kinds: Sequence[Is | None], masks: Masks, start: int, end: int, most: int, regions: int, base: int) -> Scan:
+    """Return what the pages from ``start`` to ``end`` are told as."""
+    told: list[Region] = []
+    pages = 0
+    for page in range(start, end):
+        kind = kinds[page]
+        if kind is None or not masks.tell(kind):
+            continue
+        last, categories = told[-1] if told else None, kind & masks.told
+        goes_on = last is not None and last.end == page * base and last.categories == categories
+        if (most and pages == most) or (not goes_on and len(told) == regions):
+            return Scan(told, page * base)
+        pages += 1
+        if goes_on and last is not None:
+            told[-1] = Region(last.start, (page + 1) * base, categories)
+        else:
+            told.append(Region(page * base, (page + 1) * base, categories))
+    return Scan(told, end * base)
+
+
+class ScannedByMasks(LiveTest):
+    """PAGEMAP_SCAN by masks that are drawn.
+
+    :avocado: enable
+    """
+
+    def test_scanned_by_masks(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(SCANNED_BY_MASKS)

@@ -57,7 +57,9 @@ def on_no_node(live: Live) -> None:
             for node in live.nodes:
                 moved = move_pages(memory.actor, addresses, [node] * len(addresses))
                 live.expect("status of each part that is to move", nobodys, moved)
-            live.expect("base pages on nodes, Rss", ({}, 0), (memory.numa_maps().nodes, memory.smaps().rss))
+            mapping = memory.smaps()
+            live.expect("Rss, AnonHugePages", (0, 0), (mapping.rss, mapping.anon_huge_pages))
+            live.expect("base pages on nodes", {}, memory.numa_maps().nodes)
             memory.touch()
             told = nodes_of(memory.actor, addresses[:1])
             live.expect("whether what was written is on a node", True, told[0] in memory.numa_maps().nodes)

@@ -1,50 +1,175 @@
 """What the kernel tells of the frames of huge pages: whether they were used since somebody has marked them as idle."""
 
+import mmap
 import os
+from collections.abc import Callable, Iterable
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, clear_refs
+from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.frames import IDLE, kpageflags
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, read_entries
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory, read_entries
+from hugepage_qa.cases.thp_memory import (
+    filled_file,
+    let_only_pmd_inherit,
+    mount_tmpfs,
+    pmd_size,
+    shared_base_pages,
+    shared_huge_pages,
+)
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 IDLE_PAGES = Area("accounting/idle-pages", sizes=Sizes.ONCE)
 
+DOC = "Documentation/admin-guide/mm/idle_page_tracking.rst"
 _DIRECTORY, _BITMAP = "sys/kernel/mm/page_idle", "bitmap"
-_BITS, _READ = 64, 1
+_BITS = 64
+#: an anonymous huge page can be split to other sizes than a base page
+_ORDERS_SINCE = KernelVersion(6, 10)
+
+
+class _Bitmap:
+    """The file that tells which frames are idle, opened. Raises CannotRun for a kernel without it."""
+
+    def __init__(self, live: Live) -> None:
+        if _BITMAP not in live.host.names(_DIRECTORY):
+            raise CannotRun("this kernel has no CONFIG_IDLE_PAGE_TRACKING")
+        self._live = live
+        self._actor = live.actor()
+        self._descriptor = live.open(self._actor, f"/{_DIRECTORY}/{_BITMAP}", os.O_RDWR)
+
+    def mark(self, frames: Iterable[int]) -> None:
+        """Mark ``frames`` as idle; the other bits of a word are left alone where they are 0."""
+        words: dict[int, int] = {}
+        for frame in frames:
+            words[frame // _BITS] = words.get(frame // _BITS, 0) | 1 << frame % _BITS
+        for number, word in words.items():
+            written = self._actor.call(
+                "pwrite64", self._descriptor, self._actor.uapi.pack("Q", word), WORD, number * WORD
+            )
+            self._live.expect("bytes written", WORD, written)
+
+    def mark_huge(self, memory: Memory) -> int:
+        """Mark the huge page of ``memory`` as idle until it is so, and return its first frame.
+
+        Who moves or isolates it in that moment has it passed over.
+        """
+        first = memory.frames().pop()
+        for _attempt in range(3):
+            self.mark([first])
+            now = memory.frames().pop()
+            if now == first and self.is_idle(first):
+                break
+            first = now
+        self._live.expect("whether what was marked is idle", 1, self.is_idle(first))
+        return first
+
+    def is_idle(self, frame: int) -> int:
+        """Tell whether a frame is idle; the kernel looks now whether it was used."""
+        return read_entries(self._actor, self._descriptor, frame // _BITS, 1)[0] >> frame % _BITS & 1
 
 
 @IDLE_PAGES.case(
     "a huge page that was marked as idle is so until it is used, and no longer then",
-    "Documentation/admin-guide/mm/idle_page_tracking.rst; mm/page_idle.c page_idle_clear_pte_refs_one()",
+    f"{DOC}; mm/page_idle.c page_idle_clear_pte_refs_one()",
 )
 def idle_huge_page(live: Live) -> None:
-    if _BITMAP not in live.host.names(_DIRECTORY):
-        raise CannotRun("this kernel has no CONFIG_IDLE_PAGE_TRACKING")
+    bitmap = _Bitmap(live)
     let_rest(live)
     used, unused = huge_pages(live), huge_pages(live)
-    frames = [memory.frames().pop() for memory in (used, unused)]
-    watcher = live.actor()
-    descriptor = live.open(watcher, f"/{_DIRECTORY}/{_BITMAP}", os.O_RDWR)
-    for frame in frames:
-        # the other bits of a word are left alone where they are 0
-        mark = watcher.uapi.pack("Q", 1 << frame % _BITS)
-        written = watcher.call("pwrite64", descriptor, mark, WORD, frame // _BITS * WORD)
-        live.expect("bytes written", WORD, written)
-    live.expect("whether both are idle", [1, 1], [_is_idle(descriptor, frame, watcher) for frame in frames])
-    # the processor writes down a use where it has forgotten what it knew of the page
-    used.protect(_READ)
-    used.protect(READ_WRITE)
-    used.expect_filled()
-    live.expect("whether both are idle", [0, 1], [_is_idle(descriptor, frame, watcher) for frame in frames])
+    frames = [bitmap.mark_huge(memory) for memory in (used, unused)]
+    _use(used)
+    live.expect("whether both are idle", [0, 1], [bitmap.is_idle(frame) for frame in frames])
     live.expect("AnonHugePages", used.length, used.smaps().anon_huge_pages)
 
 
-def _is_idle(descriptor: int, frame: int, actor: Actor) -> int:
-    return read_entries(actor, descriptor, frame // _BITS, 1)[0] >> frame % _BITS & 1
+@IDLE_PAGES.case(
+    "what was used before it was marked as idle shows as referenced until clear_refs has it be unused, and no longer"
+    " then: huge pages and others, anonymous and shared; a huge page that clear_refs has passed by is idle still",
+    f"{DOC}; Documentation/filesystems/proc.rst clear_refs, Referenced; fs/proc/task_mmu.c clear_refs_pte_range(),"
+    " clear_refs_test_walk()",
+)
+def marked_and_cleared(live: Live) -> None:
+    bitmap = _Bitmap(live)
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    private, shared = (huge_pages, mapped_in_parts, base_pages), (shared_huge_pages, shared_base_pages)
+    for number, make in product((CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED), private + shared):
+        memory = make(live)
+        is_huge = make not in (base_pages, shared_base_pages)
+        with live.about(f"{number}, {make.__name__}"):
+            if is_huge:
+                first = bitmap.mark_huge(memory)
+            else:
+                # those that a CPU has not yet put on the lists are passed over
+                bitmap.mark(entry & FRAME for entry in memory.whole_pagemap())
+            before = _referenced(memory)
+            if make is not mapped_in_parts:
+                # before Linux 5.16 the first base page alone tells of all
+                live.expect("Referenced when it is marked", memory.length, before)
+            clear_refs(live, memory, number)
+            cleared = number in (CLEAR_REFS_ALL, CLEAR_REFS_MAPPED if make in shared else CLEAR_REFS_ANON)
+            live.expect("Referenced after clear_refs", 0 if cleared else before, _referenced(memory))
+            if is_huge:
+                live.expect("whether it is idle still", 1, bitmap.is_idle(first))
+            memory.expect_filled()
+        memory.actor.end()
+
+
+@IDLE_PAGES.case(
+    "a huge page that is idle when it is split is so in all its parts, of whatever size they are, and in none if it was"
+    " used: an anonymous one, one that is mapped in parts, and one of a tmpfs; the anonymous ones show as referenced if"
+    " they were used before they were marked",
+    f"{DOC}; mm/huge_memory.c __split_huge_page(), split_huge_pages_pid(), split_huge_pages_in_file()",
+    since="5.13",  # a process can be named to split_huge_pages
+)
+def split_when_idle(live: Live) -> None:
+    bitmap = _Bitmap(live)
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    point = mount_tmpfs(live, "always")
+    count = pmd_size(live) // live.base_page
+    orders = (0, 2, count.bit_length() - 2) if live.kernel_version >= _ORDERS_SINCE else (0,)
+    rows: list[tuple[Callable[[Live], Memory] | None, int]] = [
+        *product((huge_pages, mapped_in_parts), orders),
+        (None, 0),
+    ]
+    for (make, order), is_used in product(rows, (False, True)):
+        path = f"{point}/{is_used}"
+        memory = make(live) if make else filled_file(live, path, 1)
+        with live.about(f"{make.__name__ if make else 'a file'}, order {order}, {'used' if is_used else 'idle'}"):
+            first = bitmap.mark_huge(memory)
+            if is_used:
+                _use(memory)
+                live.expect("whether what was used is idle", 0, bitmap.is_idle(first))
+            where = f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x}" if make else f"{path},0x0,{count:#x}"
+            expect_split(live, f"{where},{order}" if order else where, 1)
+            # parts of a file are mapped no more
+            frames = [entry & FRAME for entry in memory.whole_pagemap()] if make else [*range(first, first + count)]
+            parts = frames[:: 1 << order]
+            idle = sum(bool(flags & IDLE) for flags in kpageflags(live, memory.actor, parts))
+            live.expect("parts that are idle", 0 if is_used else len(parts), idle)
+            if make:
+                live.expect("Referenced of all parts", memory.length, _referenced(memory))
+            memory.expect_filled()
+        memory.actor.end()
+
+
+def _use(memory: Memory) -> None:
+    # the processor writes down a use where it has forgotten what it knew of the page
+    for prot in (mmap.PROT_READ, READ_WRITE):
+        memory.protect(prot)
+    memory.expect_filled()
+
+
+def _referenced(memory: Memory) -> int:
+    return sum(mapping.fields["Referenced"] for mapping in memory.mappings())
 
 
 class IdlePages(LiveTest):

@@ -127,7 +127,7 @@ def of_a_group(live: Live) -> None:
     since="5.4",  # MADV_PAGEOUT
 )
 def of_the_machine(live: Live) -> None:
-    if not live.host.is_accounted:
+    if live.host.has_others:
         raise CannotRun("others have memory of this machine, which is counted, too")
     node = _prepare(live)
     directories = node_directories(live.host)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.control_group import Version, new_group
+from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.counted_states import (
     ANONYMOUS,
     IN_SWAP,
@@ -101,7 +101,7 @@ def of_a_group(live: Live) -> None:
         actor = _actor(live, node)
         group.add(actor)
 
-        def shown(group=group) -> Shown:
+        def shown(group: ControlGroup = group) -> Shown:
             found = {"memory.stat": _sums(read_statistics(group), _OF_GROUP)}
             numbers = read_statistics(group, "memory.numa_stat")
             for each in live.nodes:
@@ -127,7 +127,7 @@ def of_a_group(live: Live) -> None:
     since="5.4",  # MADV_PAGEOUT
 )
 def of_the_machine(live: Live) -> None:
-    if not live.host.is_accounted:
+    if live.host.has_others:
         raise CannotRun("others have memory of this machine, which is counted, too")
     node = _prepare(live)
     directories = node_directories(live.host)

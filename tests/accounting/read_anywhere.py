@@ -103,8 +103,9 @@ def idle_bits(live: Live) -> None:
     # the processor writes down a use where it has forgotten what it knew of the page
     for prot in (mmap.PROT_READ, READ_WRITE):
         small.protect(prot)
-    for number in range(0, len(of_small), 14):
-        small.actor.read(small.address + number * live.base_page)
+    places = range(0, len(of_small) * live.base_page, 14 * live.base_page)
+    held = [small.actor.read(small.address + place) for place in places]
+    live.expect("what they hold", [1 + place for place in places], held)
     found = set(filter(is_idle, of_small))
     live.expect("the same when some of them were read", set(), found ^ (chosen - used))
     _expect_whole_entries(live, watcher, descriptor)

@@ -294,9 +294,9 @@ def killed(live: Live, group: ControlGroup, above: ControlGroup) -> None:
             live.expect("local events of the one above", {0}, set(events(above, _LOCAL).values()))
             lines = live.host.new_kernel_log(judged=True)
             live.expect("lines of the kernel log that tell of trouble", [], [*filter(tells_of_trouble, lines)])
-            found = next((int(match[1]) for line in lines if (match := _killed_line(actor.pid).search(line))), 0)
+            told = next((int(match[1]) for line in lines if (match := _killed_line(actor.pid).search(line))), 0)
             # less than a huge page of what else it has, and of what had not been had yet
-            live.expect("whether the log has its memory", True, abs((found << 10) - (_PAGES - 1) * size) < size)
+            live.expect("whether the log has its memory", True, abs((told << 10) - (_PAGES - 1) * size) < size)
         if not as_group:
             small.expect_filled()
             small.actor.end()

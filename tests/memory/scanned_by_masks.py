@@ -83,7 +83,7 @@ def _memory_of_many_kinds(live: Live) -> tuple[Memory, Sequence[Is | None]]:
             small[number] = Is.PRESENT
     for first, end in _READ:
         for number in range(first, min(end, every)):
-            actor.read(memory.at(_SMALL) + number * base)
+            live.expect("what is read of what nobody wrote", 0, actor.read(memory.at(_SMALL) + number * base))
             small[number] = Is.PRESENT | Is.PFNZERO
     first, end = _OUT
     out = Memory(live, actor, memory.at(_SMALL) + first * base, end - first, base)

@@ -42,8 +42,9 @@ class _Faults:
     written: set[int] = field(default_factory=set)
     taken: dict[int, int] = field(default_factory=dict)
 
-    def touch(self, page: int, is_read: bool, base: int) -> int:
+    def touch(self, live: Live, page: int, is_read: bool) -> int:
         """Read or write a base page, and return how many of them the fault took together."""
+        base = live.base_page
         address = self.memory.address + page * base
         size = 0
         if page not in self.there:
@@ -53,7 +54,8 @@ class _Faults:
             self.there |= set(range(first, first + size))
             self.taken[size] = self.taken.get(size, 0) + 1
         if is_read:
-            self.memory.actor.read(address)
+            expected = 1 + page * base if page in self.written else 0
+            live.expect(f"what is read in base page {page}", expected, self.memory.actor.read(address))
         else:
             self.memory.actor.write(address, 1 + page * base)
             self.written.add(page)
@@ -133,7 +135,7 @@ def _touch_at_random(live: Live, faults: _Faults, random: Random) -> None:
             faults.give_back(range(start, min(start + random.randrange(1, 40), mapping.stop)), base)
         page = ends[number] if number < len(ends) else _somewhere(faults, mapping, random)
         is_read = random.randrange(_READ_OF) == 0
-        size = faults.touch(page, is_read, base)
+        size = faults.touch(live, page, is_read)
         found = {at for at, entry in enumerate(faults.memory.whole_pagemap()) if entry & (PRESENT | _SWAPPED)}
         if found < faults.there and size > 1:
             expect_no_node_short(live, size * base, 1)

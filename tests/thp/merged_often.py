@@ -133,6 +133,9 @@ def process_as_a_whole(live: Live) -> None:
     pairs = ((early, first), (late, second), (child, first))
     found = await_merged(live, early, lambda: min(shared_frames(*pair) for pair in pairs))
     live.expect("base pages with one frame, at least", count, found)
+    for each in (early, late, child, equal):
+        huge = sum(mapping.anon_huge_pages for mapping in each.all_mappings())
+        live.expect("AnonHugePages of what was merged", 0, huge)
     owner.call("prctl", _PR_SET_MEMORY_MERGE, 0, 0, 0, 0)
     live.expect("what it is when it was taken back", [0, 1], [_merges_all(each) for each in (owner, child.actor)])
     for each in (early, late):

@@ -310,7 +310,7 @@ class _Program:
     " given back or mapped anew, and is used as its protection says, whatever is done to parts of it in any order",
     SOURCE,
 )
-def private_memory(live: Live) -> None:
+def anything_done_to_private_memory(live: Live) -> None:
     set_policy(live, "madvise")
     _run_private(live, 0)
 
@@ -321,7 +321,7 @@ def private_memory(live: Live) -> None:
     f"{SOURCE}; mm/memory.c alloc_anon_folio()",
     since="6.10",
 )
-def private_memory_of_all_sizes(live: Live) -> None:
+def anything_done_to_all_sizes(live: Live) -> None:
     set_policy(live, "madvise")
     sizes = smaller_sizes(live)
     if not sizes:
@@ -336,7 +336,7 @@ def private_memory_of_all_sizes(live: Live) -> None:
     " to parts of its mapping in any order, and each uses it as the protection of its own says",
     f"{SOURCE}; mm/shmem.c; mm/khugepaged.c collapse_file()",
 )
-def shared_memory(live: Live) -> None:
+def anything_done_to_shared_memory(live: Live) -> None:
     allow_on_advice(live)
     let_rest(live)
     need_swap(live, _PAGES * pmd_size(live))

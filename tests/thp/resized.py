@@ -4,7 +4,6 @@ import errno
 import mmap
 import signal
 from dataclasses import dataclass
-from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
@@ -47,12 +46,15 @@ class _Change:
 )
 def longer_and_shorter(live: Live) -> None:
     let_rest(live)
-    for change, has_room, flags in product(
-        _changes(pmd_size(live), live.base_page), (True, False), (0, MREMAP_MAYMOVE, MREMAP_MAYMOVE | MREMAP_FIXED)
-    ):
-        what = f"{change.old} bytes at {change.offset} to {change.new}, {'room' if has_room else 'no room'}, {flags}"
-        with live.about(what):
-            _expect_resized(live, change, has_room, flags)
+    fixed = MREMAP_MAYMOVE | MREMAP_FIXED
+    for change in _changes(pmd_size(live), live.base_page):
+        where = [(True, 0), (True, fixed)]
+        if change.new > change.old:
+            where += [(False, 0), (True, MREMAP_MAYMOVE), (False, MREMAP_MAYMOVE)]
+        for has_room, flags in where:
+            what = f"{change.old} bytes at {change.offset} to {change.new}, flags {flags}"
+            with live.about(f"{what}, {'room' if has_room else 'no room'} behind it"):
+                _expect_resized(live, change, has_room, flags)
 
 
 def _changes(size: int, base: int) -> tuple[_Change, ...]:

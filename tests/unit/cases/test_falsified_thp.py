@@ -17,6 +17,11 @@ _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( 
 #: what they judge is Rss, counters, refusals or contents, and no huge page of a mapping
 _WITHOUT_HUGE_PAGES = {
     "as-it-was-booted",
+    # what memory holds after anything, and which base pages a fault takes, whatever maps them
+    "anything-done-to-all-sizes",
+    "anything-done-to-private-memory",
+    "anything-done-to-shared-memory",
+    "largest-that-fits",
     "allocated-behind-the-end",
     "blocks-made-again",
     "blocks-of-a-node-alone",

@@ -1,0 +1,107 @@
+"""Memory that nobody uses, which khugepaged makes no huge pages of."""
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, keeps_use_when_split
+from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, await_scans
+from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
+from hugepage_qa.cases.thp_policy import advised, base_pages
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+UNUSED = Area("thp/unused-pages", sizes=Sizes.ONCE)
+
+SOURCE = "mm/khugepaged.c hpage_collapse_scan_pmd(), SCAN_LACK_REFERENCED_PAGE"
+#: before, what compaction moves is used (2e3468778dbe)
+SINCE = "6.1"
+
+
+@UNUSED.case(
+    "khugepaged leaves advised memory in base pages that nobody has used since clear_refs was written, and makes it"
+    " huge when one base page was read or written, the first or the last",
+    f"Documentation/filesystems/proc.rst clear_refs; {SOURCE}",
+    since=SINCE,
+)
+def used_again(live: Live) -> None:
+    _need_kept_use(live)
+    put_to_work(live)
+    last = advised(live).size - live.base_page
+    for place, is_read in ((0, True), (last, True), (last // 2, False)):
+        memory = _unused(live)
+        _expect_left_alone(live, memory, "nobody uses it")
+        address = memory.address + place
+        if is_read:
+            live.expect("what is read", 1 + place, memory.actor.read(address))
+        else:
+            memory.actor.write(address, 1 + place)
+        with live.about(f"the base page at {place} is used"):
+            expect_collapse(live, memory, memory.length)
+            memory.expect_filled()
+        memory.actor.end()
+
+
+@UNUSED.case(
+    "khugepaged brings nothing back from swap for memory of which less than half of a huge page is used, and makes it"
+    " huge when half is",
+    f"Documentation/admin-guide/mm/transhuge.rst max_ptes_swap; {SOURCE}",
+    since=SINCE,
+)
+def half_of_it_used(live: Live) -> None:
+    _need_kept_use(live)
+    put_to_work(live)
+    base = live.base_page
+    need_swap(live, 2 * base)
+    live.set_knob(f"{KHUGEPAGED}/max_ptes_swap", "2")
+    memory = _unused(live, in_swap=1)
+    half = memory.size // 2
+    # of the second base page on, for the first one is in swap
+    for used in (base, half - base):
+        live.expect("words that changed", 0, memory.wrong(base, used))
+        _expect_left_alone(live, memory, f"{used} bytes are used")
+        live.expect("memory in swap", base, swapped(memory))
+    live.expect("words that changed", 0, memory.wrong(half, base))
+    expect_collapse(live, memory, memory.length)
+    live.expect("memory in swap when it is huge", 0, swapped(memory))
+    memory.expect_filled()
+
+
+def _need_kept_use(live: Live) -> None:
+    """Raise CannotRun where compaction makes unused what it moves, which may be what was used."""
+    if not keeps_use_when_split(live):
+        raise CannotRun("pages that compaction moves are not used then, whatever they were")
+
+
+def _unused(live: Live, in_swap: int = 0) -> Memory:
+    """Return advised memory that was filled with base pages, of which the first are in swap, and not used since."""
+    memory = advised(live, 1, MADV_NOHUGEPAGE)
+    memory.fill()
+    if in_swap:
+        length = in_swap * live.base_page
+        live.host.wait_until(lambda: parts_out(live, memory, [(0, length)], lambda: swapped(memory) == length))
+        live.expect("memory in swap", length, swapped(memory))
+    clear_refs(live, memory, CLEAR_REFS_ALL)
+    memory.advise(MADV_HUGEPAGE)
+    return memory
+
+
+def _expect_left_alone(live: Live, memory: Memory, what: str) -> None:
+    # khugepaged has had its chance when what came later is huge
+    reference = base_pages(live)
+    expect_collapse(live, reference, reference.length)
+    await_scans(live)
+    live.expect(f"AnonHugePages, {what}", 0, memory.smaps().anon_huge_pages)
+    reference.actor.end()
+
+
+class ThpUnusedPages(LiveTest):
+    """Memory that nobody uses.
+
+    :avocado: enable
+    """
+
+    def test_unused_pages(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(UNUSED)

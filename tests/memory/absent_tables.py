@@ -5,6 +5,8 @@ Where there is no table, what it would cover is passed over (hugetlb_mask_last_p
 
 import mmap
 import signal
+from contextlib import AbstractContextManager
+from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked, new_memfd, process_status
@@ -17,29 +19,41 @@ from hugepage_qa.process.actor import Actor
 
 ABSENT = Area("absent-tables")
 WALK = "mm/hugetlb.c hugetlb_mask_last_page()"
-#: that a mapping spans: the first and the third are not there
+#: that a mapping spans, or a part of the first of them and the others: the first and the third are not there
 _TABLES = 4
 _FIRST, _LAST = 5, 6
 
 
 def with_absent_tables(
-    live: Live, actor: Actor, *, shared: bool = False, fd: int | None = None
+    live: Live, actor: Actor, *, shared: bool = False, fd: int | None = None, start: int = 0
 ) -> tuple[Memory, int, int]:
     """Return memory without a reservation, and its two touched pages: the first of a table, and the last of another.
 
-    In front of each a whole table is not there, the even one of two. They hold ``_FIRST`` and ``_LAST``.
+    In front of each a whole table is not there, the even one of two; of the first the mapping has what comes from page
+    ``start`` on. They hold ``_FIRST`` and ``_LAST``.
     """
     pages = live.mmu.table(live.size) // live.size
     room = live.map((_TABLES + 2) * pages, actor, noreserve=True)
     room.unmap()
     of_two = 2 * pages * live.size
-    place = -(-room.address // of_two) * of_two
+    place = -(-room.address // of_two) * of_two + start * live.size
     flags = MAP_FIXED_NOREPLACE
-    memory = live.map(_TABLES * pages, actor, shared=shared, noreserve=True, fd=fd, at=place, flags=flags)
-    first, last = pages, memory.pages - 1
+    memory = live.map(_TABLES * pages - start, actor, shared=shared, noreserve=True, fd=fd, at=place, flags=flags)
+    first, last = pages - start, memory.pages - 1
     memory.touch(first, _FIRST)
     memory.touch(last, _LAST)
     return memory, first, last
+
+
+def starts_in_a_table(live: Live) -> list[int]:
+    """Return the pages of a table that a mapping is begun at: what is passed over ends with the table all the same."""
+    pages = live.mmu.table(live.size) // live.size
+    return sorted({0, 1, pages // 2, pages - 1})
+
+
+def about_start(live: Live, start: int, shared: bool) -> AbstractContextManager[None]:
+    """Have what is found in the block tell which part of the first table the mapping has."""
+    return live.about(f"from page {start} of a table on, shared {shared}")
 
 
 def expect_held(live: Live, memory: Memory, first: int, last: int) -> None:
@@ -53,15 +67,16 @@ def expect_held(live: Live, memory: Memory, first: int, last: int) -> None:
     pages=2,
 )
 def inherited(live: Live) -> None:
-    for shared in (True, False):
-        memory, *touched = with_absent_tables(live, live.actor(), shared=shared)
-        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory, pages=2, apart=True)
-        expect_held(live, child, *touched)
-        live.expect_pool(nr=2, free=0)
-        memory.actor.exit()
-        expect_held(live, child, *touched)
-        child.actor.end()
-        live.expect_pool(nr=2, free=2)
+    for shared, start in product((True, False), starts_in_a_table(live)):
+        with about_start(live, start, shared):
+            memory, *touched = with_absent_tables(live, live.actor(), shared=shared, start=start)
+            child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory, pages=2, apart=True)
+            expect_held(live, child, *touched)
+            live.expect_pool(nr=2, free=0)
+            memory.actor.exit()
+            expect_held(live, child, *touched)
+            child.actor.end()
+            live.expect_pool(nr=2, free=2)
 
 
 @ABSENT.case(
@@ -70,22 +85,23 @@ def inherited(live: Live) -> None:
     pages=2,
 )
 def protected(live: Live) -> None:
-    for shared in (False, True):
-        memory, *touched = with_absent_tables(live, live.actor(), shared=shared)
-        memory.protect(mmap.PROT_READ)
-        for page in touched:
-            live.expect_signal(signal.SIGSEGV, memory.touch, page, 9)
-        expect_held(live, memory, *touched)
-        memory.protect(0)
-        for page in touched:
-            live.expect_signal(signal.SIGSEGV, memory.read, page)
-        memory.protect(READ_WRITE)
-        expect_held(live, memory, *touched)
-        for page in touched:
-            memory.touch(page, 9)
-        live.expect_pool(nr=2, free=0)
-        memory.actor.end()
-        live.expect_pool(nr=2, free=2)
+    for shared, start in product((False, True), starts_in_a_table(live)):
+        with about_start(live, start, shared):
+            memory, *touched = with_absent_tables(live, live.actor(), shared=shared, start=start)
+            memory.protect(mmap.PROT_READ)
+            for page in touched:
+                live.expect_signal(signal.SIGSEGV, memory.touch, page, 9)
+            expect_held(live, memory, *touched)
+            memory.protect(0)
+            for page in touched:
+                live.expect_signal(signal.SIGSEGV, memory.read, page)
+            memory.protect(READ_WRITE)
+            expect_held(live, memory, *touched)
+            for page in touched:
+                memory.touch(page, 9)
+            live.expect_pool(nr=2, free=0)
+            memory.actor.end()
+            live.expect_pool(nr=2, free=2)
 
 
 @ABSENT.case(
@@ -96,16 +112,20 @@ def protected(live: Live) -> None:
     pages=2,
 )
 def protected_by_the_program(live: Live) -> None:
-    memory, *touched = with_absent_tables(live, live.actor(), shared=True)
-    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
-    fault.write_protect(length=memory.length)
-    for page in (0, *touched):
-        live.expect_signal(signal.SIGBUS, memory.touch, page, 9)
-    expect_held(live, memory, *touched)
-    fault.write_protect(on=False, length=memory.length)
-    for page in touched:
-        memory.touch(page, 9)
-    live.expect_pool(nr=2, free=0)
+    for start in starts_in_a_table(live):
+        with about_start(live, start, shared=True):
+            memory, *touched = with_absent_tables(live, live.actor(), shared=True, start=start)
+            fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+            fault.write_protect(length=memory.length)
+            for page in (0, *touched):
+                live.expect_signal(signal.SIGBUS, memory.touch, page, 9)
+            expect_held(live, memory, *touched)
+            fault.write_protect(on=False, length=memory.length)
+            for page in touched:
+                memory.touch(page, 9)
+            live.expect_pool(nr=2, free=0)
+            memory.actor.end()
+            live.expect_pool(nr=2, free=2)
 
 
 @ABSENT.case(
@@ -115,16 +135,18 @@ def protected_by_the_program(live: Live) -> None:
     pages=2,
 )
 def given_back(live: Live) -> None:
-    memory, *touched = with_absent_tables(live, live.actor())
-    memory.advise(MADV_DONTNEED)
-    expect_hugetlb(live, memory)
-    live.expect_pool(nr=2, free=2)
-    for page in touched:
-        live.expect("what a page holds that was given back", 0, memory.read(page))
-    live.expect_pool(nr=2, free=0)
-    memory.unmap()
-    live.expect("HugetlbPages", 0, process_status(live, memory.actor).hugetlb_pages)
-    live.expect_pool(nr=2, free=2)
+    for start in starts_in_a_table(live):
+        with about_start(live, start, shared=False):
+            memory, *touched = with_absent_tables(live, live.actor(), start=start)
+            memory.advise(MADV_DONTNEED)
+            expect_hugetlb(live, memory)
+            live.expect_pool(nr=2, free=2)
+            for page in touched:
+                live.expect("what a page holds that was given back", 0, memory.read(page))
+            live.expect_pool(nr=2, free=0)
+            memory.unmap()
+            live.expect("HugetlbPages", 0, process_status(live, memory.actor).hugetlb_pages)
+            live.expect_pool(nr=2, free=2)
 
 
 @ABSENT.case(
@@ -133,21 +155,25 @@ def given_back(live: Live) -> None:
     pages=2,
 )
 def taken_out_of_a_file(live: Live) -> None:
-    file = new_memfd(live)
-    memory, first, last = with_absent_tables(live, file.actor, shared=True, fd=file.descriptor)
-    expect_hugetlb(live, memory, private=2, apart=True)
-    file.punch(last, first=1)
-    expect_hugetlb(live, memory)
-    live.expect_pool(nr=2, free=2)
-    memory.touch(first, _FIRST)
-    memory.touch(last, _LAST)
-    expect_held(live, memory, first, last)
-    file.truncate(1)
-    expect_hugetlb(live, memory)
-    live.expect_pool(nr=2, free=2)
-    for page in (first, last):
-        live.expect_signal(signal.SIGBUS, memory.read, page)
-    live.expect_pool(nr=2, free=2)
+    for start in starts_in_a_table(live):
+        with about_start(live, start, shared=True):
+            file = new_memfd(live)
+            memory, *touched = with_absent_tables(live, file.actor, shared=True, fd=file.descriptor, start=start)
+            first, last = touched
+            expect_hugetlb(live, memory, private=2, apart=True)
+            file.punch(last, first=1)
+            expect_hugetlb(live, memory)
+            live.expect_pool(nr=2, free=2)
+            memory.touch(first, _FIRST)
+            memory.touch(last, _LAST)
+            expect_held(live, memory, first, last)
+            file.truncate(1)
+            expect_hugetlb(live, memory)
+            live.expect_pool(nr=2, free=2)
+            for page in touched:
+                live.expect_signal(signal.SIGBUS, memory.read, page)
+            live.expect_pool(nr=2, free=2)
+            file.actor.end()
 
 
 @ABSENT.case(
@@ -156,15 +182,18 @@ def taken_out_of_a_file(live: Live) -> None:
     pages=2,
 )
 def shown(live: Live) -> None:
-    memory, *touched = with_absent_tables(live, live.actor())
-    expect_hugetlb(live, memory, private=2, apart=True)
-    if live.nodes:
-        live.expect("pages on nodes", 2, sum(memory.numa_maps().nodes.values()))
-    beside = [page + step for page in touched for step in (-1, 0, 1) if page + step < memory.pages]
-    entries = memory.pagemap(memory.at(page) for page in beside)
-    there = [page for page, entry in zip(beside, entries, strict=True) if entry & PRESENT]
-    live.expect("pages that pagemap shows", touched, there)
-    live.expect_pool(nr=2, free=0)
+    for start in starts_in_a_table(live):
+        with about_start(live, start, shared=False):
+            memory, *touched = with_absent_tables(live, live.actor(), start=start)
+            expect_hugetlb(live, memory, private=2, apart=True)
+            if live.nodes:
+                live.expect("pages on nodes", 2, sum(memory.numa_maps().nodes.values()))
+            beside = [page + step for page in touched for step in (-1, 0, 1) if page + step < memory.pages]
+            entries = memory.pagemap(memory.at(page) for page in beside)
+            there = [page for page, entry in zip(beside, entries, strict=True) if entry & PRESENT]
+            live.expect("pages that pagemap shows", touched, there)
+            live.expect_pool(nr=2, free=0)
+            memory.actor.end()
 
 
 class AbsentTables(LiveTest):

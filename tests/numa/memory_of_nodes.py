@@ -3,10 +3,11 @@
 import errno
 import mmap
 import signal
+from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked
+from hugepage_qa.cases.hugetlb_files import forked, get_segment, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
@@ -26,7 +27,7 @@ from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Actor, Refused
 
 MEMORY = Area("numa/memory")
 
@@ -93,7 +94,8 @@ def bound_memory_takes_no_page_of_another_node(live: Live) -> None:
 
 
 @MEMORY.case(
-    "memory that is bound to a node cannot reserve the pages of others",
+    "memory that is bound to a node cannot reserve the pages of others, and what is refused leaves nothing reserved and"
+    " no surplus page: of private and shared memory, a file and a segment",
     "mm/hugetlb.c hugetlb_acct_memory(), allowed_mems_nr(), since 8ca39e6874f8",
     nodes=2,
     since="5.9",
@@ -103,14 +105,17 @@ def a_bound_process_reserves_pages_of_its_node(live: Live) -> None:
     require_no_free_page(live, here)
     live.reserve(1, here)
     live.reserve(2, there)
+    if not live.is_gigantic:
+        # more pages than there are have the pool grow first, and then shrink again
+        live.let_grow(1, here)
+    actor = live.actor()
+    set_policy(actor, Mode.BIND, [here])
+    _expect_refused_without_a_trace(live, actor, here, there)
     for shared in (False, True):
-        actor = live.actor()
-        set_policy(actor, Mode.BIND, [here])
-        live.expect_errno(errno.ENOMEM, live.map, 2, actor, shared=shared)
-        live.expect_pool(nr=3, free=3)
-    memory = live.map(1, actor)
-    memory.touch()
-    live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+        memory = live.map(1, actor, shared=shared)
+        memory.touch()
+        live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+        memory.unmap()
 
 
 @MEMORY.case(
@@ -238,8 +243,7 @@ def a_cpuset_keeps_to_its_nodes(live: Live) -> None:
     live.reserve(2, there)
     actor = live.actor()
     cpuset_of(live, here).add(actor)
-    live.expect_errno(errno.ENOMEM, live.map, 2, actor)
-    live.expect_pool(nr=3, free=3)
+    _expect_refused_without_a_trace(live, actor, here, there)
     for shared in (False, True):
         memory = live.map(1, actor, shared=shared)
         memory.touch()
@@ -310,6 +314,31 @@ def strict_about_nodes(live: Live) -> None:
         memory.unmap()
         for node in (here, there):
             live.expect_pool(node=node, nr=1, free=1)
+
+
+def _expect_refused_without_a_trace(live: Live, actor: Actor, here: int, there: int) -> None:
+    """Expect ``actor``, which may have the one page on ``here``, to get no reservation of more, and none to be left."""
+
+    def map_file(pages: int) -> None:
+        file = new_memfd(live, actor)
+        try:
+            file.map(pages)
+        finally:
+            file.close()
+
+    ways: dict[str, Callable[[int], object]] = {
+        "private": lambda pages: live.map(pages, actor),
+        "shared": lambda pages: live.map(pages, actor, shared=True),
+        "file": map_file,
+        "segment": lambda pages: get_segment(live, pages * live.size, actor),
+    }
+    # as many as the other node has, as both have, and more
+    for (name, reserve), pages in product(ways.items(), (2, 3, 4)):
+        with live.about(f"{name}, {pages} pages"):
+            live.expect_errno(errno.ENOMEM, reserve, pages)
+            live.expect_pool(nr=3, free=3)
+            live.expect_pool(node=here, nr=1, free=1)
+            live.expect_pool(node=there, nr=2, free=2)
 
 
 def _reserve_the_only_ones(live: Live) -> None:

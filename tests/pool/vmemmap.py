@@ -27,6 +27,8 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import KIB, MIB
 
 VMEMMAP = Area("vmemmap")
+#: with pages cleared as they are allocated, they are checked, too: then Linux 6.12.y can judge none of it
+COUNTED = Area("vmemmap/counted", uncleared=True)
 RULE = "Documentation/admin-guide/sysctl/vm.rst hugetlb_optimize_vmemmap; mm/hugetlb_vmemmap.c"
 _OF_A_FOLIO = HUGE | COMPOUND_HEAD | COMPOUND_TAIL
 _POOL, _USED = 512 * MIB, 64 * MIB
@@ -77,8 +79,9 @@ def struct_pages_are_given_back(live: Live) -> None:
     live.expect(f"{saved} bytes saved, within {limit} of {expected}", True, abs(saved - expected) < limit)
 
 
-@VMEMMAP.case(
-    "nr_memmap_pages and nr_memmap_boot_pages lack together what pages gave back, until these are gone",
+@COUNTED.case(
+    "nr_memmap_pages and nr_memmap_boot_pages lack together what pages gave back, until these are gone: some of a pool,"
+    " all of it, also when new pages keep theirs by then, and surplus ones",
     "mm/hugetlb_vmemmap.c free_vmemmap_page(), alloc_vmemmap_page_list(), since 15995a352474",
     since="6.11",
 )
@@ -86,16 +89,37 @@ def counted_struct_pages(live: Live) -> None:
     need_struct_pages(live, live.size)
     need_struct_pages_elsewhere(live)
     pages = max(1, _USED // live.size)
-    for on in (True, False):
+    for on, on_later in ((True, True), (True, False), (False, False)):
         optimize_struct_pages(live, on=on)
-        given = pages * (struct_pages(live, live.size) // live.base_page - 1) if on else 0
+        given = struct_pages(live, live.size) // live.base_page - 1 if on else 0
         before = read_counted_struct_pages(live)
         if before is None:
             live.fail("nr_memmap_pages of /proc/vmstat", "a number", None)
         live.reserve(pages)
-        live.expect(f"struct pages with a pool, optimised {on}", before - given, read_counted_struct_pages(live))
-        live.set_nr(0)
-        live.expect(f"struct pages when the pool is empty, optimised {on}", before, read_counted_struct_pages(live))
+        with live.about(f"optimised {on}, switched to {on_later} meanwhile"):
+            live.expect("struct pages with a pool", before - pages * given, read_counted_struct_pages(live))
+            optimize_struct_pages(live, on=on_later)
+            for left in sorted({pages - 1, pages // 2, 0}, reverse=True):
+                live.set_nr(left)
+                live.expect(f"struct pages with {left} left", before - left * given, read_counted_struct_pages(live))
+        # what is lost is not waited for
+        if not (live.is_gigantic or live.differences):
+            optimize_struct_pages(live, on=on)
+            with live.about(f"surplus pages, optimised {on}"):
+                _expect_surplus_counted(live, pages, before, given)
+
+
+def _expect_surplus_counted(live: Live, pages: int, before: int, given: int) -> None:
+    live.let_grow(pages)
+    memory = live.map(pages, noreserve=True)
+    for page in range(pages):
+        memory.touch(page)
+    live.expect_pool(nr=pages, free=0, surplus=pages)
+    live.expect("struct pages with a pool", before - pages * given, read_counted_struct_pages(live))
+    memory.unmap()
+    # a worker of the kernel gives such pages back (free_hpage_workfn())
+    live.host.wait_until(lambda: read_counted_struct_pages(live) == before)
+    live.expect("struct pages when the pool is empty", before, read_counted_struct_pages(live))
 
 
 @VMEMMAP.case("optimised pages hold what is written, and their memory can be used when they have gone", RULE)
@@ -269,3 +293,7 @@ class Vmemmap(LiveTest):
     def test_vmemmap(self) -> None:
         """Every case for every page size."""
         self.run_area(VMEMMAP)
+
+    def test_counted(self) -> None:
+        """What is counted of them."""
+        self.run_area(COUNTED)

@@ -1,11 +1,22 @@
 """What the kernel tells of the frames of huge pages: whether they were used since somebody has marked them as idle."""
 
 import os
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_MAPPED, clear_refs
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, read_entries
+from hugepage_qa.cases.mapped_memory import WORD, read_entries, read_of_another
+from hugepage_qa.cases.thp_memory import (
+    expect_mapped_whole,
+    let_only_pmd_inherit,
+    map_aligned,
+    map_file,
+    mount_tmpfs,
+    pmd_size,
+)
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -41,6 +52,69 @@ def idle_huge_page(live: Live) -> None:
     used.expect_filled()
     live.expect("whether both are idle", [0, 1], [_is_idle(descriptor, frame, watcher) for frame in frames])
     live.expect("AnonHugePages", used.length, used.smaps().anon_huge_pages)
+
+
+@IDLE_PAGES.case(
+    "clear_refs makes pages of files unused, huge pages and base pages, whoever has used them how: who has them mapped,"
+    " write(2), read(2), another process that reads its memory, or one that had them mapped",
+    "Documentation/filesystems/proc.rst Referenced, clear_refs; fs/proc/task_mmu.c clear_refs_pte_range()",
+)
+def unused_whoever_used_it(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for huge, what, use in product(("always", "never"), (CLEAR_REFS_ALL, CLEAR_REFS_MAPPED), _USES):
+        actor = live.actor()
+        descriptor = live.open(actor, f"{mount_tmpfs(live, huge)}/file")
+        actor.call("ftruncate", descriptor, pmd_size(live))
+        with_blocks(live, pmd_size(live), int(huge == "always"))
+        # the first use of a page is that of who brings it
+        use(live, actor, descriptor)
+        memory = map_file(live, actor, descriptor, 1)
+        memory.fill()
+        with live.about(f"huge={huge}, {use.__name__.strip('_')}, clear_refs {what}"):
+            expect_mapped_whole(live, memory, int(huge == "always"), f"huge={huge}")
+            use(live, actor, descriptor)
+            live.expect("Referenced", memory.length, memory.smaps().fields["Referenced"])
+            clear_refs(live, memory, what)
+            live.expect("Referenced when it was cleared", 0, memory.smaps().fields["Referenced"])
+            memory.expect_filled()
+        actor.end()
+
+
+def _mapped(_live: Live, _actor: Actor, _descriptor: int) -> None:
+    pass
+
+
+def _written(live: Live, actor: Actor, descriptor: int) -> None:
+    for offset in range(0, pmd_size(live), live.base_page):
+        # as ``fill`` leaves it
+        actor.call("pwrite64", descriptor, live.host.uapi.pack("Q", 1 + offset), WORD, offset)
+
+
+def _read(live: Live, actor: Actor, descriptor: int) -> None:
+    for offset in range(0, pmd_size(live), live.base_page):
+        actor.call("pread64", descriptor, bytes(WORD), WORD, offset)
+
+
+def _read_by_another(live: Live, actor: Actor, descriptor: int) -> None:
+    other, memory = live.actor(), map_file(live, actor, descriptor, 1)
+    there = map_aligned(live, 1, memory.size, actor=other)
+    local, remote = (live.host.uapi.pack("2Q", each.address, memory.size) for each in (there, memory))
+    live.expect("bytes that another reads", memory.size, read_of_another(live, other, actor.pid, local, remote))
+    other.end()
+    memory.unmap()
+
+
+def _mapped_by_another(live: Live, actor: Actor, _descriptor: int) -> None:
+    other = live.actor()
+    descriptor = live.open(other, f"/proc/{actor.pid}/fd/{_descriptor}", os.O_RDWR)
+    memory = map_file(live, other, descriptor, 1)
+    memory.touch()
+    memory.unmap()
+    other.end()
+
+
+_USES = (_mapped, _written, _read, _read_by_another, _mapped_by_another)
 
 
 def _is_idle(descriptor: int, frame: int, actor: Actor) -> int:

@@ -81,18 +81,24 @@ def unused_whoever_used_it(live: Live) -> None:
         actor.end()
 
 
+def _places(live: Live) -> tuple[int, ...]:
+    """Return offsets of the first, the last and some other base page of a huge page."""
+    size, base = pmd_size(live), live.base_page
+    return 0, base, size // 2, size - base
+
+
 def _mapped(_live: Live, _actor: Actor, _descriptor: int) -> None:
     pass
 
 
 def _written(live: Live, actor: Actor, descriptor: int) -> None:
-    for offset in range(0, pmd_size(live), live.base_page):
+    for offset in _places(live):
         # as ``fill`` leaves it
         actor.call("pwrite64", descriptor, live.host.uapi.pack("Q", 1 + offset), WORD, offset)
 
 
 def _read(live: Live, actor: Actor, descriptor: int) -> None:
-    for offset in range(0, pmd_size(live), live.base_page):
+    for offset in _places(live):
         actor.call("pread64", descriptor, bytes(WORD), WORD, offset)
 
 
@@ -105,10 +111,9 @@ def _read_by_another(live: Live, actor: Actor, descriptor: int) -> None:
     memory.unmap()
 
 
-def _mapped_by_another(live: Live, actor: Actor, _descriptor: int) -> None:
+def _mapped_by_another(live: Live, actor: Actor, descriptor: int) -> None:
     other = live.actor()
-    descriptor = live.open(other, f"/proc/{actor.pid}/fd/{_descriptor}", os.O_RDWR)
-    memory = map_file(live, other, descriptor, 1)
+    memory = map_file(live, other, live.open(other, f"/proc/{actor.pid}/fd/{descriptor}", os.O_RDWR), 1)
     memory.touch()
     memory.unmap()
     other.end()

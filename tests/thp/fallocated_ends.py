@@ -16,6 +16,8 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 FALLOCATED_ENDS = Area("thp/fallocated-ends", sizes=Sizes.ONCE, uncleared=True)
 
 _VALUE = 77
+#: for how long somebody else may have a hold of a page
+_SECONDS = 30.0
 
 
 @FALLOCATED_ENDS.case(
@@ -62,16 +64,23 @@ def _expect_given_back(
         _punch(file, first + start, stop - start)
     if not holes:
         actor.call("ftruncate", file.descriptor, end)
-    # a page that somebody has a hold of cannot be split, and stays whole, until he has none
-    kept = live.host.last_look(partial(_punched, file, first, page), partial(eq, first))
-    live.expect("st_blocks with nothing behind the first huge pages", first, kept)
+    _expect_left(live, "with nothing left there", file, first)
     actor.call("pwrite64", file.descriptor, live.host.uapi.pack("Q", _VALUE), WORD, first)
     found = file.blocks
     if found != first + size:
         expect_no_node_short(live, size, 1)
     live.expect("size, st_blocks with a huge page that was written", (end, first + size), (file.size, found))
-    kept = live.host.last_look(partial(_punched, file, first, page), partial(eq, first))
-    live.expect("size, st_blocks when it is split", (end, first), (file.size, kept))
+    _expect_left(live, "when it is split", file, first)
+    live.expect("size", end, file.size)
+
+
+def _expect_left(live: Live, when: str, file: HugeFile, first: int) -> None:
+    """Give the last base page of the file back, and expect the ``first`` bytes to be left. Raises Failed."""
+    # a page that somebody has a hold of cannot be split, and stays whole, until he has none
+    left = live.host.last_look(partial(_punched, file, first, live.base_page), partial(eq, first), _SECONDS)
+    if left != first:
+        # each of the others would be waited for as long
+        live.fail(f"st_blocks {when}", first, left)
 
 
 def _punch(file: HugeFile, start: int, length: int) -> None:

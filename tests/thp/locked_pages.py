@@ -203,6 +203,8 @@ def segment_that_is_locked(live: Live) -> None:
         memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
         # there is nothing left for another one
         memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
+        # what its CPU has yet to put on a list is rescued when it does (mm/swap.c lru_add())
+        _settle(live)
 
     for policy, pages in product(("always", "never"), (1, 2, 3)):
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)

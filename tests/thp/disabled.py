@@ -3,13 +3,16 @@
 import errno
 from collections.abc import Iterator
 from functools import partial
+from itertools import count, product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_at_fault
+from hugepage_qa.cases.fragmentation import expect_at_fault, with_blocks
+from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, TRANSPARENT, kpageflags
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
 from hugepage_qa.cases.thp_memory import (
     collapse,
+    expect_mapped_whole,
     let_only_pmd_inherit,
     map_aligned,
     map_start,
@@ -18,6 +21,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
 )
 from hugepage_qa.cases.thp_policy import ADVICES, advised, set_policy
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import (
     MADV_COLLAPSE,
     MADV_HUGEPAGE,
@@ -34,6 +38,8 @@ DISABLED = Area("thp/disabled", sizes=Sizes.ONCE)
 SET = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
 #: what PR_GET_THP_DISABLE returns: 1 and the flags
 _EXCEPT_ADVISED = 1 | PR_THP_DISABLE_EXCEPT_ADVISED
+#: of shared memory: one that is read, and one that is written
+_PAGES = 2
 
 
 @DISABLED.case(
@@ -86,6 +92,68 @@ def collapsed_for_none(live: Live) -> None:
                 live.expect("huge pages when it may have them", memory.length, mapped_huge(memory))
                 memory.expect_filled()
                 memory.unmap()
+
+
+@DISABLED.case(
+    "shared memory that a process with PR_SET_THP_DISABLE, its child, or what that executes uses first is no huge page,"
+    " of a file of a tmpfs, of one without a name or anonymous, whatever shmem_enabled, its mount and advice say, and"
+    " whichever byte is read or written; when they may have huge pages again, it is one",
+    f"{SET}; mm/shmem.c shmem_is_huge(), shmem_allowable_huge_orders(); include/linux/huge_mm.h vma_thp_disabled()",
+)
+def shared_memory_for_none(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    numbers = count()
+    for policy, advice in (("always", None), ("within_size", None), ("advise", MADV_HUGEPAGE), ("force", None)):
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+        point = mount_tmpfs(live, "never" if policy == "force" else policy)
+        parent = live.actor()
+        _disable(parent, 1)
+        executed = parent.fork()
+        executed.exec()
+        for actor, who in ((parent, "the process"), (parent.fork(), "its child"), (executed, "a child after exec")):
+            for disabled, make in product((1, 0), (_new_file, _new_memfd, _new_anonymous)):
+                _disable(actor, disabled)
+                memory = make(live, actor, f"{point}/{next(numbers)}")
+                if advice is not None:
+                    memory.advise(advice)
+                with live.about(f"{make.__name__[5:]} of {who}, {policy}, disabled {disabled}"):
+                    _expect_first_use(live, memory, disabled)
+                memory.unmap()
+
+
+def _new_file(live: Live, actor: Actor, path: str) -> Memory:
+    return map_start(live, actor, live.open(actor, path), _PAGES)
+
+
+def _new_memfd(live: Live, actor: Actor, _path: str) -> Memory:
+    return map_start(live, actor, actor.call("memfd_create", "disabled", 0), _PAGES)
+
+
+def _new_anonymous(live: Live, actor: Actor, _path: str) -> Memory:
+    return map_aligned(live, _PAGES, pmd_size(live), shared=True, actor=actor)
+
+
+def _expect_first_use(live: Live, memory: Memory, disabled: int) -> None:
+    """Read one huge page of ``memory`` and write the next: expect them to be huge, or base pages if ``disabled``.
+
+    Raises CannotRun where memory is too fragmented for huge ones.
+    """
+    size, count_of_each = memory.size, memory.size // live.base_page
+    with_blocks(live, size, 0 if disabled else memory.pages)
+    live.expect("the first word", 0, memory.read(0))
+    last = memory.at(2) - WORD
+    memory.actor.write(last, 1)
+    entries = memory.whole_pagemap()
+    used = entries[0], entries[2 * count_of_each - 1]
+    if not disabled:
+        expect_mapped_whole(live, memory, memory.pages)
+    live.expect("whether both are there", [True, True], [bool(entry & PRESENT) for entry in used])
+    flags = kpageflags(live, memory.actor, [entry & FRAME for entry in used])
+    of_huge_pages = COMPOUND_HEAD | COMPOUND_TAIL | TRANSPARENT
+    found = [bool(each & of_huge_pages) for each in flags]
+    live.expect("whether they are parts of huge pages", [not disabled] * 2, found)
+    live.expect("huge pages", 0 if disabled else memory.length, mapped_huge(memory))
+    live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.length))
 
 
 @DISABLED.case(

@@ -3,6 +3,7 @@
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
@@ -116,6 +117,36 @@ def eligible_files(live: Live) -> None:
                 with live.about(f"huge={of_mount}, shmem_enabled={policy}, advice {advice}, {place}"):
                     _expect_eligible(live, actor, place, file, advice, _allows_shared(decides, advice))
             actor.end()
+
+
+@ELIGIBLE.case(
+    "THPeligible of a file or a memfd that gets huge pages within its size is 1 where its first huge page ends within"
+    " the file, to the base page that has the last byte, and 0 where that reaches beyond, wherever in the file it lies;"
+    " advice has it be 1, and none 0, nevertheless",
+    f"{PROC_DOC}; {SHMEM_DOC} within_size: Also respect madvise hints; {SOURCE}; mm/shmem.c shmem_is_huge(),"
+    " shmem_huge_global_enabled()",
+    since="6.1",  # older kernels ask whether what lies before it is within the file
+)
+def eligible_within_size(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "within_size")
+    size, page, actor = pmd_size(live), live.base_page, live.actor()
+    files = live.open(actor, f"{mount_tmpfs(live, 'within_size')}/file"), actor.call("memfd_create", "within", 0)
+    # no more than a base page of a huge page: since Linux 6.14 smaller ones are given to what has room for them
+    ends = [at + more for at in (0, size, 2 * size) for more in (0, 1, page) if at + more]
+    for (file, kind), end, advice in product(zip(files, ("file", "memfd"), strict=True), ends, ADVICES):
+        actor.call("ftruncate", file, end)
+        for offset, length in ((0, size), (0, 2 * size), (size, size), (size, 2 * size), (2 * size, size)):
+            address = room_for(actor, _ROOM, size)
+            actor.mmap(length, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, file, offset, address)
+            memory = Memory(live, actor, address, 1, length)
+            if advice is not None:
+                memory.advise(advice)
+            allowed = advice == MADV_HUGEPAGE or (advice is None and offset + size <= end)
+            with live.about(f"{kind} of {end} bytes, {length} bytes from {offset} on, advice {advice}"):
+                live.expect("THPeligible", allowed, memory.smaps().thp_eligible)
+            memory.unmap()
 
 
 def _shared_places(size: int, base: int) -> Iterator[_Place]:

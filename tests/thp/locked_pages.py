@@ -6,6 +6,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE, kpageflags
+from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
@@ -13,11 +14,14 @@ from hugepage_qa.cases.thp_memory import (
     expect_change,
     let_only_pmd_inherit,
     mapped_huge,
+    need_blocks,
     pmd_size,
+    room_for,
     shared_base_pages,
     shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -28,6 +32,8 @@ _HUGE = (huge_pages, shared_huge_pages)
 _KINDS = (*_HUGE, base_pages, shared_base_pages)
 _PAGES = 2
 _COUNTERS = "Mlocked", "Unevictable"
+#: of /proc/vmstat
+_RESCUED = "unevictable_pgs_rescued"
 
 #: a way to lock memory, or to unlock it, and what it is called
 _Way = tuple[str, Callable[[Live, Memory], object]]
@@ -166,6 +172,52 @@ def zeroes(live: Live) -> None:
     _expect_pages(live, "that were written", memory, MLOCKED | UNEVICTABLE)
     _unlock(memory)
     _expect_pages(live, "unlocked", memory, 0)
+
+
+@LOCKED_PAGES.case(
+    "SHM_UNLOCK makes all pages of a segment that were used while it was locked evictable again, huge pages and base"
+    " pages, and unevictable_pgs_rescued counts all base pages of them, once; locked again they are not until then",
+    "shmctl(2) SHM_LOCK, SHM_UNLOCK; Documentation/mm/unevictable-lru.rst Unevictable Folio Lists; mm/shmem.c"
+    " shmem_lock(), shmem_unlock_mapping(); mm/vmscan.c check_move_unevictable_folios()",
+)
+def segment_that_is_locked(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    every = pmd_size(live) // live.base_page
+
+    def locked(pages: int) -> tuple[Memory, int]:
+        actor, size = live.actor(), pmd_size(live)
+        number = segment_number(live, actor, pages * size, IPC_CREAT | 0o600)
+        memory = Memory(live, actor, room_for(actor, pages, size), pages, size)
+        actor.call("shmat", number, memory.address, SHM_REMAP)
+        actor.call("shmctl", number, SHM_LOCK, 0)
+        memory.fill()
+        if policy == "always":
+            need_blocks(live, memory)
+        _settle(live)
+        _expect_pages(live, "of a segment that is locked", memory, UNEVICTABLE)
+        return memory, number
+
+    def unlock(segment: tuple[Memory, int]) -> None:
+        memory, number = segment
+        memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
+        # there is nothing left for another one
+        memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
+        # what its CPU has yet to put on a list is rescued when it does (mm/swap.c lru_add())
+        _settle(live)
+
+    for policy, pages in product(("always", "never"), (1, 2, 3)):
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+        with live.about(f"shmem_enabled={policy}, {pages} pages"):
+            wanted = {_RESCUED: pages * every}
+            memory, number = expect_change(live, wanted, partial(locked, pages), unlock)
+            _expect_pages(live, "of a segment that is unlocked", memory, 0)
+            live.expect("huge pages", memory.length if policy == "always" else 0, mapped_huge(memory))
+            memory.expect_filled()
+            memory.actor.call("shmctl", number, SHM_LOCK, 0)
+            memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
+            _expect_pages(live, "of one that was locked and not used", memory, 0)
+        memory.actor.end()
 
 
 def _unlock(memory: Memory) -> None:

@@ -170,7 +170,8 @@ def allocated(live: Live) -> None:
 
 
 @TMPFS_FILES.case(
-    "mmap() without an address maps a file where its huge pages fit, whatever its offset is, and a memfd, too",
+    "mmap() without an address maps a file where its huge pages fit, whatever its offset is, if it has room for one of"
+    " them at least, shared and private, and a memfd, too",
     f"{DOC} huge=; mm/shmem.c shmem_get_unmapped_area()",
 )
 def fitting_addresses(live: Live) -> None:
@@ -181,15 +182,26 @@ def fitting_addresses(live: Live) -> None:
     for file in files:
         actor.call("ftruncate", file, 4 * size)
         with_blocks(live, size, 1)
-        for number in range(SAMPLES):
-            # so that the next free address is not one that fits
-            actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            offset = number * live.base_page
-            address = actor.mmap(2 * size, READ_WRITE, mmap.MAP_SHARED, file, offset)
-            live.expect(f"address beyond one that fits, offset {offset}", offset, address % size)
-            memory = Memory(live, actor, address - offset, 2, size)
-            memory.touch(1)
-            expect_mapped_whole(live, memory.part(1), 1)
+        for offset, length in _with_a_huge_page(size, live.base_page):
+            for kind in (mmap.MAP_PRIVATE, mmap.MAP_SHARED) * SAMPLES:
+                # so that the next free address is not one that fits
+                actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                address = actor.mmap(length, READ_WRITE, kind, file, offset)
+                where = f"{length} bytes from {offset} on, {'shared' if kind == mmap.MAP_SHARED else 'private'}"
+                live.expect(f"address beyond one that fits, {where}", offset, address % size)
+                if kind == mmap.MAP_SHARED:
+                    memory = Memory(live, actor, address - offset, 2, size)
+                    memory.touch(int(offset > 0))
+                    expect_mapped_whole(live, memory.part(int(offset > 0)), 1)
+
+
+def _with_a_huge_page(size: int, page: int) -> tuple[tuple[int, int], ...]:
+    """Return offsets and lengths of mappings that have a whole huge page, some no byte more behind it."""
+    return (
+        *((0, size), (0, size + page), (page, 2 * size), (2 * page, 2 * size)),
+        *((offset, 2 * size - offset) for offset in (page, size // 2, size - page)),
+        *((offset, 2 * size - offset + page) for offset in (page, size // 2, size - page)),
+    )
 
 
 @TMPFS_FILES.case(

@@ -1,0 +1,105 @@
+"""Until when files of a tmpfs with huge=always keep what lies behind their end: up to where fallocate(2) ended."""
+
+import os
+from functools import partial
+from operator import eq
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+FALLOCATED_ENDS = Area("thp/fallocated-ends", sizes=Sizes.ONCE, uncleared=True)
+
+_VALUE = 77
+#: for how long somebody else may have a hold of a page
+_SECONDS = 30.0
+
+
+@FALLOCATED_ENDS.case(
+    "what was allocated behind the end of a file and given back up to where that ended, by a hole that ends there or"
+    " behind it, by holes one before the other, or by ftruncate(2), is allocated no more: of a huge page that is"
+    " written there then and split, nothing is kept behind the end of the file",
+    "fallocate(2) FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE; ftruncate(2); mm/shmem.c shmem_fallocate(), fallocend,"
+    " shmem_undo_range(), since d144bf620534",
+    since="5.15",
+)
+def given_back_behind_the_end(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, page = pmd_size(live), live.base_page
+    point, actor = mount_tmpfs(live, "always"), live.actor()
+    # a file ends with the first base page of its first huge page, or of its second one
+    for first in (0, size):
+        for allocated in (size, size // 2, 2 * page, 2 * size):
+            # holes, from where the last huge page of the file begins; none for one that is cut at its end
+            for holes in (
+                ((0, allocated),),
+                ((0, allocated + page),),
+                ((page, 2 * size), (0, page)),
+                ((allocated - page, allocated), (0, allocated - page)),
+                (),
+            ):
+                name = f"{first}-{allocated}-{'-'.join(str(end) for hole in holes for end in hole)}"
+                with live.about(f"allocated: {allocated} bytes from {first} on, holes: {holes or 'cut'}"):
+                    file = HugeFile(live, actor, live.open(actor, f"{point}/{name}", os.O_RDWR | os.O_CREAT))
+                    _expect_given_back(live, file, first, allocated, holes)
+                    actor.call("ftruncate", file.descriptor, 0)
+                    file.close()
+
+
+def _expect_given_back(
+    live: Live, file: HugeFile, first: int, allocated: int, holes: tuple[tuple[int, int], ...]
+) -> None:
+    """Allocate up to ``allocated`` bytes behind ``first``, give that back, and expect none of it to be kept."""
+    size, page, actor = pmd_size(live), live.base_page, file.actor
+    end = first + page
+    actor.call("ftruncate", file.descriptor, end)
+    with_blocks(live, size, 4)
+    actor.call("fallocate", file.descriptor, FALLOC_FL_KEEP_SIZE, 0, first + allocated)
+    for start, stop in holes:
+        _punch(file, first + start, stop - start)
+    if not holes:
+        actor.call("ftruncate", file.descriptor, end)
+    _expect_left(live, "with nothing left there", file, first)
+    actor.call("pwrite64", file.descriptor, live.host.uapi.pack("Q", _VALUE), WORD, first)
+    found = file.blocks
+    if found != first + size:
+        expect_no_node_short(live, size, 1)
+    live.expect("size, st_blocks with a huge page that was written", (end, first + size), (file.size, found))
+    _expect_left(live, "when it is split", file, first)
+    live.expect("size", end, file.size)
+
+
+def _expect_left(live: Live, when: str, file: HugeFile, first: int) -> None:
+    """Give the last base page of the file back, and expect the ``first`` bytes to be left. Raises Failed."""
+    # a page that somebody has a hold of cannot be split, and stays whole, until he has none
+    left = live.host.last_look(partial(_punched, file, first, live.base_page), partial(eq, first), _SECONDS)
+    if left != first:
+        # each of the others would be waited for as long
+        live.fail(f"st_blocks {when}", first, left)
+
+
+def _punch(file: HugeFile, start: int, length: int) -> None:
+    hole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+    file.actor.call("fallocate", file.descriptor, hole, start, length)
+
+
+def _punched(file: HugeFile, start: int, length: int) -> int:
+    """Give the last base page of the file back, whose huge page is split for it, and return st_blocks in bytes."""
+    _punch(file, start, length)
+    return file.blocks
+
+
+class ThpFallocatedEnds(LiveTest):
+    """What files keep behind their end.
+
+    :avocado: enable
+    """
+
+    def test_fallocated_ends(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(FALLOCATED_ENDS)

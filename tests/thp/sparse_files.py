@@ -47,7 +47,9 @@ def read_over_holes(live: Live, file: KnownFile) -> None:
 def found_data(live: Live, file: KnownFile) -> None:
     _leave_holes(live, file)
     whole = file.contents.length
-    for state in ("in memory", "on its disk"):
+    for state in ("in memory", "on its disk", "with data at its end"):
+        if state == "with data at its end":
+            file.write(whole - WORD, WORD)
         data = _data(live, file)
         with live.about(state):
             for start, length in _written(file):

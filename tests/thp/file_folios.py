@@ -2,13 +2,13 @@
 
 import errno
 import signal
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.file_transfers import READS
 from hugepage_qa.cases.frames import largest_folio
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, await_khugepaged, let_rest, quicken
 from hugepage_qa.cases.khugepaged_work import put_to_work
@@ -68,50 +68,9 @@ def read_in_parts(live: Live, file: KnownFile) -> None:
     base, whole = live.base_page, file.contents.length
     block = block_size(live)
     for first in (0, 8, base, 3 * base + 8, block // 2 - 8, block - base, block - 8, whole - base, whole - 8):
-        for length, read in product((8, base, 2 * base + 16), (_read, _read_in_two, _spliced, _sent, _copied)):
-            with live.about(f"{length} bytes from {first} on, {read.__name__[1:]}"):
+        for length, read in product((8, base, 2 * base + 16), READS):
+            with live.about(f"{length} bytes from {first} on, {read.__name__}"):
                 file.expect_read(read, first, length)
-
-
-def _read(file: KnownFile, address: int, first: int, length: int) -> int:
-    return file.actor.call("pread64", file.descriptor, address, length, first)
-
-
-def _read_in_two(file: KnownFile, address: int, first: int, length: int) -> int:
-    half = length // 16 * 8
-    parts = file.actor.uapi.pack("4Q", address, half, address + half, length - half)
-    return file.actor.call("preadv", file.descriptor, parts, 2, first, 0)
-
-
-def _spliced(file: KnownFile, address: int, first: int, length: int) -> int:
-    """Read it through a pipe, which has the pages themselves."""
-    start = file.actor.uapi.pack("Q", first)
-    return _through_a_pipe(file, address, lambda pipe: ("splice", file.descriptor, start, pipe, 0, length, 0))
-
-
-def _sent(file: KnownFile, address: int, first: int, length: int) -> int:
-    start = file.actor.uapi.pack("Q", first)
-    return _through_a_pipe(file, address, lambda pipe: ("sendfile", pipe, file.descriptor, start, length))
-
-
-def _through_a_pipe(file: KnownFile, address: int, call: Callable[[int], tuple[str, *tuple[int | bytes, ...]]]) -> int:
-    actor = file.actor
-    reader, writer = actor.pipe()
-    given = actor.call(*call(writer))
-    found = actor.call("read", reader, address, given)
-    for end in (reader, writer):
-        actor.call("close", end)
-    return found
-
-
-def _copied(file: KnownFile, address: int, first: int, length: int) -> int:
-    """Read what a copy of it has, elsewhere in a page: file systems can share whole blocks alone."""
-    copy, actor = file.beside(), file.actor
-    start, to = (actor.uapi.pack("Q", place) for place in (first, 8))
-    given = actor.call("copy_file_range", file.descriptor, start, copy, to, length, 0)
-    found = actor.call("pread64", copy, address, given, 8)
-    actor.call("close", copy)
-    return found
 
 
 @case(

@@ -4,16 +4,20 @@ import errno
 import mmap
 import os
 from collections.abc import Mapping
+from functools import partial
 from itertools import product
+from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.frames import UNEVICTABLE, flags_of_folios
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import node_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.shown_mounts import mounted_options
+from hugepage_qa.cases.swapped import need_swap, swapped
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     let_only_pmd_inherit,
@@ -24,10 +28,10 @@ from hugepage_qa.cases.thp_memory import (
 )
 from hugepage_qa.cases.thp_policy import base_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_PAGEOUT
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.sizes import KIB
 from hugepage_qa.version import KernelVersion
 
@@ -36,6 +40,8 @@ LIMITS = Area("thp/tmpfs-limits", sizes=Sizes.ONCE)
 TMPFS_DOC = "Documentation/filesystems/tmpfs.rst"
 FILL = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; mm/shmem.c shmem_mfill_atomic_pte()"
 _VALUE = 77
+#: memory is asked out: once may be passed over
+_TIMES = 3
 #: no manual page says which: EFAULT of shmem_mfill_atomic_pte(); ENOMEM of shmem_mfill_folio_alloc(), which returns no
 #: folio, and took its place some time after 7.0
 _BEHIND, _EITHER_SINCE = (errno.EFAULT, errno.ENOMEM), KernelVersion(7, 1)
@@ -312,6 +318,52 @@ def filled_with_zeroes(live: Live) -> None:
     memory.fill(_VALUE)
     memory.expect_filled(_VALUE)
     held.expect_filled()
+
+
+@LIMITS.case(
+    "what a tmpfs with noswap holds, huge or not, stays in memory when it is asked out, and counts as such; a remount"
+    " with noswap leaves it, and gives none to a mount that swaps: EINVAL",
+    f"{TMPFS_DOC} noswap; mm/shmem.c shmem_reconfigure(), shmem_writepage()",
+    since="6.4",
+)
+def never_swapped(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, owner = pmd_size(live), live.actor()
+    need_swap(live, 2 * size)
+    for huge in ("always", "never"):
+        point = live.mount_other(f"huge={huge},noswap,size={4 * size},mode=0700", "tmpfs")
+        actor = live.actor()
+        memory = map_start(live, actor, live.open(actor, f"{point}/file"), 2)
+        with_blocks(live, size, 2 if huge == "always" else 0)
+        memory.fill()
+        frames = memory.frames()
+        with live.about(f"huge={huge}"):
+            live.expect("whether noswap is shown", True, "noswap" in mounted_options(live, point))
+            for _time in range(_TIMES):
+                memory.advise(MADV_PAGEOUT)
+                live.compact()
+            live.expect("Swap", 0, swapped(memory))
+            unevictable = partial(_unevictable, live, actor, frames)
+            live.expect("huge pages that are not unevictable", 0, live.host.last_look(unevictable, partial(eq, 0)))
+            remount_tmpfs(owner, point, f"noswap,size={6 * size}")
+            live.expect("bytes of the mount", 6 * size, _room(live, point))
+            live.expect("whether noswap is shown", True, "noswap" in mounted_options(live, point))
+            memory.expect_filled()
+        actor.end()
+    point = live.mount_other("huge=always,mode=0700", "tmpfs")
+    live.expect_errno(errno.EINVAL, remount_tmpfs, owner, point, "noswap")
+    live.expect("whether noswap is shown", False, "noswap" in mounted_options(live, point))
+
+
+def _unevictable(live: Live, actor: Actor, frames: set[int]) -> int:
+    """Return how many of ``frames`` are in folios that are not on the list of what nobody reclaims."""
+    live.compact()
+    return sum(not flags & UNEVICTABLE for flags in flags_of_folios(live, actor, sorted(frames)))
+
+
+def _room(live: Live, point: str) -> int:
+    use = live.host.file_system(point)
+    return use.blocks * use.block_size
 
 
 def _expect_refused(live: Live, fault: Userfault, source: Memory) -> None:

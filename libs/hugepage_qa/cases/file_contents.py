@@ -108,7 +108,18 @@ class KnownFile:
         value = self._fill(self._buffer, length)
         if self.actor.call("pwrite64", self.descriptor, self._buffer, length, first) != length:
             raise CannotRun(f"the file system has no room for {length >> 10} KiB")
-        self.contents.replace(first, min(length, self.contents.length - first), [Piece(length, value)])
+        self.replace(first, [Piece(length, value)])
+
+    def write_by(self, write: Callable[["KnownFile", int, int, int], int], first: int, length: int) -> None:
+        """Have ``write`` put words that were never written before, at an address, into the file, and expect it to."""
+        value = self._fill(self._buffer, length)
+        self._live.expect("bytes written", length, write(self, self._buffer, first, length))
+        self.replace(first, [Piece(length, value)])
+
+    def replace(self, first: int, by: Sequence[Piece]) -> None:
+        """Take ``by`` for what stands from ``first`` on, and makes the file longer where it reaches beyond its end."""
+        length = sum(piece.length for piece in by)
+        self.contents.replace(first, min(length, self.contents.length - first), by)
 
     def store(self, memory: Memory, first: int, length: int) -> None:
         """Store words that were never written before into ``memory``, which it is mapped in."""
@@ -183,6 +194,10 @@ class KnownFile:
         read = self.actor.call("pread64", self.descriptor, self._buffer, length, 0)
         self._live.expect(f"bytes read, {where}", length, read)
         self._live.expect(f"words that are wrong when read, {where}", 0, self._wrong(self._buffer))
+
+    def expect_mapped(self, memory: Memory) -> None:
+        """Expect ``memory``, which it has been mapped in before, to show what it must hold."""
+        self._live.expect("words that are wrong where it was mapped before", 0, self._wrong(memory.address))
 
     def read(self, length: int) -> None:
         """Read its first ``length`` bytes, one piece after the other, so that it is read ahead. Raises OSError."""

@@ -14,6 +14,7 @@ from hugepage_qa.process.actor import Actor, Refused
 
 # include/uapi/linux/kernel-page-flags.h
 UPTODATE, DIRTY, LRU, UNEVICTABLE, MLOCKED = 1 << 3, 1 << 4, 1 << 5, 1 << 18, 1 << 33
+WRITEBACK = 1 << 8
 MAPPED, ANONYMOUS, SWAP_BACKED, ZERO, IDLE = 1 << 11, 1 << 12, 1 << 14, 1 << 24, 1 << 25
 COMPOUND_HEAD, COMPOUND_TAIL, HUGE, TRANSPARENT = 1 << 15, 1 << 16, 1 << 17, 1 << 22
 _FLAGS = "/proc/kpageflags"
@@ -26,6 +27,19 @@ _NEIGHBOURS = 512
 def kpageflags(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
     """Return what /proc/kpageflags shows of ``frames``. Raises CannotRun for a kernel without the file."""
     return _of_frames(live, actor, _FLAGS, frames)
+
+
+def flags_of_folios(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
+    """Return what /proc/kpageflags shows of the heads of the folios that have ``frames``. Raises CannotRun."""
+    descriptor, found = _open(live, actor, _FLAGS), list[int]()
+    for frame in frames:
+        group = read_entries(actor, descriptor, frame // _NEIGHBOURS * _NEIGHBOURS, _NEIGHBOURS)
+        at = frame % _NEIGHBOURS
+        while at and group[at] & COMPOUND_TAIL:
+            at -= 1
+        found.append(group[at])
+    actor.call("close", descriptor)
+    return found
 
 
 def kpagecgroup(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:

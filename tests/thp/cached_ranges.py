@@ -1,0 +1,322 @@
+"""Ranges of files in large folios: which pages of them are in memory, brought there, dropped, or written back."""
+
+import errno
+import mmap
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.frames import DIRTY, WRITEBACK, flags_of_folios
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory, runs
+from hugepage_qa.cases.swapped import need_swap, parts_out
+from hugepage_qa.cases.thp_memory import (
+    expect_mapped_whole,
+    let_only_pmd_inherit,
+    map_start,
+    mount_tmpfs,
+    pmd_size,
+)
+from hugepage_qa.kernel.uapi import MADV_WILLNEED
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Refused
+
+CACHED = Area("thp/cached-ranges", sizes=Sizes.ONCE, uncleared=True)
+
+CACHESTAT = "mm/filemap.c filemap_cachestat()"
+
+case = partial(file_case, CACHED, on=DISKS)
+#: of msync(2)
+_MS_ASYNC, _MS_INVALIDATE, _MS_SYNC = 1, 2, 4
+#: of sync_file_range(2): wait for what is being written, write, and wait for that
+_WAIT_WRITE_WAIT = 7
+#: of posix_fadvise(2); what others of them are differs between architectures
+_WILLNEED, _UNKNOWN = 3, 99
+#: struct cachestat_range, struct cachestat: pages in the cache, dirty, under writeback, evicted, recently evicted
+_RANGE, _COUNTS, _COUNTS_SIZE, _EVICTED = "2Q", "5Q", 5 * WORD, 3
+#: that are brought at once: less than what is read ahead
+_MOST = 16
+
+
+@case(
+    "msync(2) MS_SYNC and sync_file_range(2) have each page of their range written back, from wherever in a file a"
+    " mapping begins, and with what is not mapped between them those of all mappings, though that is ENOMEM",
+    "msync(2); sync_file_range(2); mm/msync.c; fs/sync.c sync_file_range()",
+)
+def written_back(live: Live, file: KnownFile) -> None:
+    base, block, whole = live.base_page, block_size(live), file.contents.length
+    actor, first = file.actor, 3 * base
+    # what is mapped from the middle of the file on, a hole of two pages, and what is mapped behind that
+    gap = whole // 2 // base * base
+    memory = file.map()
+    actor.call("munmap", memory.address, first)
+    actor.call("munmap", memory.address + gap, 2 * base)
+
+    def by_msync(start: int, length: int) -> int:
+        return actor.result("msync", memory.address + start, length, _MS_SYNC)
+
+    def by_range(start: int, length: int) -> int:
+        return actor.result("sync_file_range", file.descriptor, start, length, _WAIT_WRITE_WAIT)
+
+    for start, length in (
+        (first, base),
+        (first, 5 * base),
+        (gap - base, base),
+        (gap - 2 * base, 6 * base),
+        (block - base, 2 * base),
+        (whole - base, base),
+        (first, whole - first),
+    ):
+        over_the_gap = start < gap < start + length
+        for sync, expected in ((by_msync, -errno.ENOMEM if over_the_gap else 0), (by_range, 0)):
+            parts = [(start, gap - start), (gap + 2 * base, start + length - gap - 2 * base)]
+            parts = parts if over_the_gap else [(start, length)]
+            for at, size in parts:
+                file.store(memory, at, size)
+            found = sync(start, length)
+            if found == -errno.ENOSYS:
+                continue  # powerpc has sync_file_range2() instead
+            with live.about(f"{sync.__name__[3:]}, {length} bytes at {start}"):
+                live.expect("what it returns", expected, found)
+                pages = sorted(
+                    {page for at, size in parts for page in (at, at + size // 2 // base * base, at + size - base)}
+                )
+                live.expect("pages that are still dirty", [], _unwritten(live, memory, pages))
+    actor.call("munmap", memory.address, memory.length)
+    file.expect("written back")
+
+
+def _unwritten(live: Live, memory: Memory, offsets: Sequence[int]) -> list[int]:
+    """Return those ``offsets`` into ``memory`` at which a folio is dirty or being written back."""
+    entries = memory.pagemap(memory.address + offset for offset in offsets)
+    there = [(offset, entry & FRAME) for offset, entry in zip(offsets, entries, strict=True) if entry & PRESENT]
+    flags = flags_of_folios(live, memory.actor, [frame for _offset, frame in there])
+    return [offset for (offset, _frame), found in zip(there, flags, strict=True) if found & (DIRTY | WRITEBACK)]
+
+
+@CACHED.case(
+    "msync(2) tells what is wrong: a start within a page, two ways at once or unknown ones, a range that goes round the"
+    " end of all addresses, what is not mapped, and locked memory that is to be invalidated; nothing is no error",
+    "msync(2) EBUSY, EINVAL, ENOMEM; mm/msync.c",
+)
+def wrong_ranges(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    actor, base, size = live.actor(), live.base_page, pmd_size(live)
+    file = live.open(actor, f"{mount_tmpfs(live, 'always')}/file")
+    memory = map_start(live, actor, file, 3)
+    with_blocks(live, size, 3)
+    memory.fill()
+    start = memory.address
+    actor.call("munmap", start + size, base)
+    actor.call("mlock", start + 2 * size + base, base)
+    locked = start + 2 * size + base
+    for address, length, flags, expected in (
+        (start, size, _MS_SYNC, 0),
+        (start, size - 1, _MS_ASYNC, 0),
+        (start, size, 0, 0),
+        (start, 0, _MS_SYNC, 0),
+        (start + size, 0, _MS_SYNC, 0),
+        (start + 8, 0, _MS_SYNC, errno.EINVAL),
+        (start + base // 2, base, _MS_SYNC, errno.EINVAL),
+        (start, base, _MS_SYNC | _MS_ASYNC, errno.EINVAL),
+        (start, base, 8, errno.EINVAL),
+        (start, -base, _MS_SYNC, errno.ENOMEM),
+        (start + size, base, _MS_SYNC, errno.ENOMEM),
+        (start + size, base, _MS_ASYNC, errno.ENOMEM),
+        (start + size - base, base + 1, _MS_SYNC, errno.ENOMEM),
+        (start + size - base, 3 * base, _MS_ASYNC, errno.ENOMEM),
+        (start + size + base, size, _MS_SYNC | _MS_INVALIDATE, 0),
+        (locked, base, _MS_SYNC | _MS_INVALIDATE, errno.EBUSY),
+        (locked - base, 2 * base, _MS_INVALIDATE, errno.EBUSY),
+        (locked, base, _MS_SYNC, 0),
+        (locked - base, base, _MS_INVALIDATE, 0),
+        (locked + base, base, _MS_INVALIDATE, 0),
+    ):
+        found = -actor.result("msync", address, length, flags)
+        live.expect(f"errno of {length} bytes from {address - start} on, flags {flags}", expected, found)
+    live.expect("words that changed", 0, memory.wrong(0, size) + memory.wrong(size + base, 2 * size - base))
+
+
+@case(
+    "POSIX_FADV_WILLNEED, readahead(2) and MADV_WILLNEED bring each page that their range has a byte of;"
+    " POSIX_FADV_DONTNEED drops no page that has a byte beside its range, and all of a file where that is the range",
+    "posix_fadvise(2) POSIX_FADV_DONTNEED, POSIX_FADV_WILLNEED; readahead(2); madvise(2) MADV_WILLNEED; mm/fadvise.c"
+    " generic_fadvise(); mm/truncate.c invalidate_mapping_pages()",
+)
+def brought_and_dropped(live: Live, file: KnownFile) -> None:
+    base, block, whole = live.base_page, block_size(live), file.contents.length
+    actor, drop = file.actor, live.host.uapi.posix_fadv_dontneed
+    begin = 3 * base
+    address = file.map().address
+    # of which no byte is touched
+    later = actor.mmap(whole - begin, mmap.PROT_READ, mmap.MAP_SHARED, file.descriptor, begin)
+
+    def cached(pages: range) -> set[int]:
+        return _cached(live, actor, address, pages)
+
+    def advise(start: int, length: int) -> None:
+        page = start // base * base
+        actor.call("madvise", later + page - begin, length + start - page, MADV_WILLNEED)
+
+    def need(start: int, length: int) -> None:
+        actor.call("fadvise64", file.descriptor, start, length, _WILLNEED)
+
+    def read_ahead(start: int, length: int) -> None:
+        actor.call("readahead", file.descriptor, start, length)
+
+    def brought(bring: Callable[[int, int], None], start: int, length: int) -> bool:
+        file.evict()
+        bring(start, length)
+        wanted = range(start // base, (start + length - 1) // base + 1)
+        return live.host.last_look(lambda: all(map(cached(wanted).__contains__, wanted)), bool, 1.0)
+
+    for start, length in (
+        (begin, 1),
+        (5 * base + 8, base),
+        (7 * base - 1, 2),
+        (block - base, 2 * base),
+        (block // 2 + base, _MOST * base),
+        (whole - base // 2, base // 2),
+    ):
+        for bring in (need, read_ahead, advise):
+            found = live.host.last_look(partial(brought, bring, start, length), bool)
+            live.expect(f"whether {length} bytes at {start} are in memory, {bring.__name__}", True, found)
+
+    def left(start: int, length: int) -> list[range]:
+        file.read(whole)
+        before = cached(range(whole // base))
+        actor.call("fadvise64", file.descriptor, start, length, drop)
+        gone = range(-(-start // base), (start + length) // base)
+        return runs(before - cached(range(whole // base)) - set(gone))
+
+    for start, length in (
+        (0, base),
+        (8, base),
+        (base - 1, base + 2),
+        (5 * base + 8, 3 * base - 16),
+        (block // 2, block // 2),
+        (block - base, 2 * base),
+        (base, whole - 2 * base),
+        (1, whole - 2),
+        (block + 1, 1),
+    ):
+        beside = live.host.last_look(partial(left, start, length), lambda found: not found)
+        live.expect(f"pages that went beside {length} bytes at {start}", [], beside)
+
+    def dropped() -> list[range]:
+        file.evict()
+        return runs(cached(range(whole // base)))
+
+    live.expect("pages that stay of a whole file", [], live.host.last_look(dropped, lambda found: not found))
+    file.expect("brought and dropped")
+    for start, length, advice in ((0, -1, _WILLNEED), (0, base, _UNKNOWN)):
+        live.expect_errno(errno.EINVAL, actor.call, "fadvise64", file.descriptor, start, length, advice)
+
+
+def _cached(live: Live, actor: Actor, address: int, pages: range) -> set[int]:
+    """Return which ``pages`` of what is mapped at ``address`` are in memory, whoever has brought them."""
+    start, length = address + pages.start * live.base_page, len(pages) * live.base_page
+    vector = actor.call_with_buffers("mincore", start, length, bytes(len(pages)))[1][0]
+    return {page for page, state in zip(pages, vector, strict=True) if state & 1}
+
+
+@CACHED.case(
+    "cachestat(2) counts each page that its range has a byte of, in huge pages, base pages, and holes between them;"
+    " none of a tmpfs is dirty, and no flag is known",
+    CACHESTAT,
+    since="6.5",
+)
+def counted(live: Live) -> None:
+    _expect_counted(live)
+
+
+@CACHED.case(
+    "cachestat(2) counts each page that its range has a byte of and that is in swap, huge before or not, as evicted",
+    CACHESTAT,
+    since="6.5",
+)
+def counted_in_swap(live: Live) -> None:
+    need_swap(live, pmd_size(live))
+    _expect_counted(live, is_out=True)
+
+
+def _expect_counted(live: Live, *, is_out: bool = False) -> None:
+    """Expect cachestat(2) to be right about files of a tmpfs, with the last part of them in swap if it ``is_out``."""
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    base, size = live.base_page, pmd_size(live)
+    for huge in ("always", "never"):
+        with_blocks(live, size, 2 if huge == "always" else 0)
+        actor = live.actor()
+        file = HugeFile(live, actor, live.open(actor, f"{mount_tmpfs(live, huge)}/file"))
+        memory = map_start(live, actor, file.descriptor, 4)
+        # a huge page, a hole, another one, and a hole to the end
+        parts = [(0, size), (2 * size, size)]
+        if huge == "never":
+            parts = [(0, size - base), (size + base, size - base), (2 * size + 3 * base, 8 * base)]
+        for start, length in parts:
+            actor.fill(memory.address + start, length, WORD, 1 + start)
+        expect_mapped_whole(live, memory, 2 if huge == "always" else 0, f"huge={huge}")
+        if is_out:
+            out = parts[-1]
+
+            def gone(out: tuple[int, int] = out, file: HugeFile = file) -> bool:
+                return _cachestat(live, file, *out)[_EVICTED] == out[1] // base
+
+            live.host.wait_until(partial(parts_out, live, memory, [out], gone))
+        with live.about(f"huge={huge}"):
+            _expect_ranges(live, file, parts, parts[-1:] if is_out else [])
+        actor.end()
+
+
+def _expect_ranges(
+    live: Live, file: HugeFile, parts: Sequence[tuple[int, int]], out: Sequence[tuple[int, int]]
+) -> None:
+    """Expect cachestat(2) of many ranges of ``file`` to count ``parts`` alone, and these ``out`` as evicted."""
+    base, size = live.base_page, pmd_size(live)
+    places = 0, base - 8, 5 * base, size - base, size - 1, size, size + base, 2 * size, 2 * size + 5 * base, 3 * size
+    spans = [(start, end - start) for start, end in combinations((*places, 4 * size), 2)]
+    for start, length in (*spans, *((place, 1) for place in places), *((place, 0) for place in places)):
+        first, end = start // base, -(-(start + (length or 4 * size - start)) // base)
+        everything, gone = (
+            sum(max(min(end, (at + of) // base) - max(first, at // base), 0) for at, of in each)
+            for each in (parts, out)
+        )
+        cached, dirty, written, evicted, recently = _cachestat(live, file, start, length)
+        with live.about(f"{length} bytes at {start}"):
+            # memory that is short evicts others, too
+            live.expect("pages, cached and evicted", everything, cached + evicted)
+            live.expect(f"evicted pages are {gone} at least: {evicted}", True, gone <= evicted)
+            live.expect("dirty pages, and pages under writeback", (0, 0), (dirty, written))
+            live.expect(f"recently evicted pages are {evicted} at most: {recently}", True, recently <= evicted)
+    span = live.host.uapi.pack(_RANGE, 0, base)
+    live.expect_errno(errno.EINVAL, file.actor.call, "cachestat", file.descriptor, span, bytes(_COUNTS_SIZE), 1)
+
+
+def _cachestat(live: Live, file: HugeFile, start: int, length: int) -> tuple[int, ...]:
+    span = live.host.uapi.pack(_RANGE, start, length)
+    try:
+        found = file.actor.call_with_buffers("cachestat", file.descriptor, span, bytes(_COUNTS_SIZE), 0)[1][-1]
+    except Refused as refusal:
+        if refusal.errno == errno.ENOSYS:
+            raise CannotRun("this kernel has no CONFIG_CACHESTAT_SYSCALL") from refusal
+        raise
+    return live.host.uapi.unpack(_COUNTS, found)
+
+
+class ThpCachedRanges(LiveTest):
+    """Ranges of files in the page cache.
+
+    :avocado: enable
+    """
+
+    def test_cached_ranges(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(CACHED)

@@ -1,0 +1,215 @@
+"""Shared memory and files of a tmpfs in huge pages: how much of memory is committed for them."""
+
+import errno
+import mmap
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import (
+    expect_change,
+    let_only_pmd_inherit,
+    map_file,
+    pmd_size,
+)
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+
+COMMITTED = Area("thp/committed-memory", sizes=Sizes.ONCE)
+
+SOURCE = "Documentation/filesystems/proc.rst Committed_AS; mm/shmem.c"
+_PAGES = 4
+_OVERCOMMIT, _NEVER = "proc/sys/vm/overcommit_memory", "2"
+_COMMITTED = "Committed_AS"
+_FILL: tuple[Callable[[Memory], None], ...] = (Memory.fill,)
+
+
+class TmpfsFile:
+    """A file of four huge pages of a tmpfs or without a name, and its mapping; it ends with its actor."""
+
+    def __init__(self, live: Live, point: str | None) -> None:
+        self._live = live
+        self.actor = live.actor()
+        if point is None:
+            self.descriptor = self.actor.call("memfd_create", "committed", 0)
+        else:
+            self.descriptor = live.open(self.actor, f"{point}/file")
+            self.actor.call("unlinkat", -1, f"{point}/file", 0)
+        self._point = point
+        self.memory = map_file(live, self.actor, self.descriptor, _PAGES)
+
+    def truncate(self, length: int) -> None:
+        """Make it that long."""
+        self.actor.call("ftruncate", self.descriptor, length)
+
+    def map_again(self) -> None:
+        """Map it elsewhere, and unmap that."""
+        map_file(self._live, self.actor, self.descriptor, _PAGES).unmap()
+
+    def store(self) -> None:
+        """Store into each word of its first huge page."""
+        self.actor.fill(self.memory.address, self.memory.size, WORD, 1)
+
+    def write(self, start: int) -> None:
+        """Write a word."""
+        self.actor.call("pwrite64", self.descriptor, bytes(WORD), WORD, start)
+
+    def allocate(self, start: int, length: int) -> None:
+        """Have pages of its own there (fallocate(2))."""
+        self.actor.call("fallocate", self.descriptor, FALLOC_FL_KEEP_SIZE, start, length)
+
+    def allocate_too_much(self) -> None:
+        """Be refused more than its mount has left; a file without a name has no limit."""
+        if self._point is not None:
+            size = self.memory.size
+            length = _PAGES * size - self._live.base_page
+            self._live.expect_errno(errno.ENOSPC, self.allocate, size + self._live.base_page, length)
+
+    def punch(self, start: int, length: int) -> None:
+        """Have a hole there."""
+        self.actor.call("fallocate", self.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, length)
+
+    def close(self) -> None:
+        """Close it: its mapping has it still."""
+        self.actor.call("close", self.descriptor)
+
+
+#: what is done, and by how many bytes what is committed changes then
+Steps = Sequence[tuple[str, Callable[[TmpfsFile], None], int]]
+
+
+@COMMITTED.case(
+    "of a file of a tmpfs, or without a name, the pages are committed that it has, in huge pages or not: those that a"
+    " store, a write or fallocate(2) brings, until a hole, a shorter end or its removal takes them; not its length, its"
+    " mappings, and what an allocation without room has tried",
+    f"{SOURCE} shmem_acct_blocks(), shmem_unacct_blocks()",
+    since="5.15",  # before, an allocation without room keeps huge pages
+)
+def of_files(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    size = pmd_size(live)
+    for huge in ("always", "never", None):
+        options = f"huge={huge},size={_PAGES * size},mode=0700"
+        point = live.mount_other(options, "tmpfs") if huge else None
+        with live.about(f"huge={huge}" if huge else "a file without a name"):
+            _expect_committed(live, point, _steps(live, live.base_page if huge == "never" else size))
+
+
+def _steps(live: Live, least: int) -> Steps:
+    """Return steps with a file of which a word takes ``least`` bytes of memory."""
+    base, size = live.base_page, pmd_size(live)
+    third = 2 * size
+    return (
+        ("a length", lambda file: file.truncate(_PAGES * size), 0),
+        ("one more mapping", TmpfsFile.map_again, 0),
+        ("stores", TmpfsFile.store, size),
+        ("the same stores", TmpfsFile.store, 0),
+        ("a word that is written", lambda file: file.write(size), least),
+        ("an allocation", lambda file: file.allocate(third, size), size),
+        ("the same allocation", lambda file: file.allocate(third, size), 0),
+        ("an allocation without room", TmpfsFile.allocate_too_much, 0),
+        ("a hole of a huge page", lambda file: file.punch(0, size), -size),
+        ("a hole of base pages", lambda file: file.punch(third + base, 2 * base), -2 * base),
+        ("the same hole", lambda file: file.punch(third + base, 2 * base), 0),
+        ("a hole of parts of base pages", lambda file: file.punch(third + 8 * base + WORD, 2 * base - 2 * WORD), 0),
+        ("a shorter end", lambda file: file.truncate(third + 16 * base), 16 * base - size),
+        ("a longer end", lambda file: file.truncate(_PAGES * size), 0),
+        ("its end", lambda file: file.truncate(0), -least - 14 * base),
+        ("an allocation behind the end", lambda file: file.allocate(0, size + base), size + least),
+        ("a close", TmpfsFile.close, 0),
+    )
+
+
+def _expect_committed(live: Live, point: str | None, steps: Steps) -> None:
+    """Expect each of ``steps`` to change what is committed as it says: all before it are done anew for each."""
+    actors = list[Actor]()
+
+    def prepare(number: int) -> TmpfsFile:
+        # its memory is what the next one takes
+        while actors:
+            actors.pop().end()
+        with_blocks(live, pmd_size(live), _PAGES)
+        file = TmpfsFile(live, point)
+        actors.append(file.actor)
+        for _name, act, _change in steps[:number]:
+            act(file)
+        return file
+
+    for number, (name, act, change) in enumerate(steps):
+        with live.about(name):
+            expect_change(live, {_COMMITTED: change}, partial(prepare, number), act)
+
+
+@COMMITTED.case(
+    "all of anonymous shared memory is committed when it is mapped, until nobody maps it, whatever of it is there, huge"
+    " or not; with MAP_NORESERVE, unless that is ignored, what is there",
+    f"{SOURCE} shmem_acct_size(), shmem_unacct_size(); mmap(2) MAP_NORESERVE",
+)
+def of_anonymous_memory(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    size = pmd_size(live)
+    length = _PAGES * size
+    is_ignored = (live.host.read(_OVERCOMMIT) or "").strip() == _NEVER
+    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
+    for policy, noreserve in product(("always", "never"), (False, True)):
+        if noreserve and is_ignored:
+            continue
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+        flags = live.host.uapi.map_noreserve if noreserve else 0
+        mapped, filled, emptied = (partial(_mapped, live, flags, done) for done in ((), _FILL, (*_FILL, _remove)))
+        all_of_it, there = (0, length) if noreserve else (length, 0)
+        steps: tuple[tuple[str, Callable[[], Memory], Callable[[Memory], None], int], ...] = (
+            ("stores", mapped, Memory.fill, there),
+            ("a hole", filled, _remove, -there),
+            ("the end of what is there", filled, Memory.unmap, -length),
+            ("the end of a hole", emptied, Memory.unmap, -all_of_it),
+        )
+        with live.about(f"shmem_enabled {policy}, MAP_NORESERVE {noreserve}"):
+            with live.about("a mapping"):
+                expect_change(live, {_COMMITTED: all_of_it}, live.actor, partial(_map_only, live, flags))
+            for name, prepare, act, change in steps:
+                with live.about(name):
+                    expect_change(live, {_COMMITTED: change}, prepare, act)
+
+
+def _map(live: Live, flags: int, actor: Actor) -> int:
+    return actor.mmap(_PAGES * pmd_size(live), READ_WRITE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | flags)
+
+
+def _map_only(live: Live, flags: int, actor: Actor) -> None:
+    _map(live, flags, actor)
+
+
+def _mapped(live: Live, flags: int, done: Sequence[Callable[[Memory], None]]) -> Memory:
+    """Return anonymous shared memory of a new actor that all this has been ``done`` to."""
+    with_blocks(live, pmd_size(live), _PAGES)
+    actor = live.actor()
+    memory = Memory(live, actor, _map(live, flags, actor), _PAGES, pmd_size(live))
+    for act in done:
+        act(memory)
+    return memory
+
+
+def _remove(memory: Memory) -> None:
+    memory.advise(mmap.MADV_REMOVE)
+
+
+class ThpCommittedMemory(LiveTest):
+    """What is committed for shared memory.
+
+    :avocado: enable
+    """
+
+    def test_committed_memory(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(COMMITTED)

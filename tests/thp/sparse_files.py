@@ -1,0 +1,128 @@
+"""Files in large folios that have holes: what each call reads there, and where lseek(2) finds data."""
+
+import errno
+import os
+from collections.abc import Iterator
+from functools import partial
+from itertools import accumulate, pairwise
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.file_transfers import READS
+from hugepage_qa.cases.large_folios import block_size, file_case
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SPARSE = Area("thp/sparse-files", sizes=Sizes.ONCE, uncleared=True)
+
+case = partial(file_case, SPARSE)
+
+
+@case(
+    "a read, whichever call makes it, gives zeroes of holes, of what is allocated alone and of what a longer file has"
+    " got, and what stands before and behind them, up to the end of the file",
+    "read(2); splice(2); sendfile(2); copy_file_range(2); mm/shmem.c shmem_file_read_iter(), shmem_file_splice_read();"
+    " mm/filemap.c filemap_read(), filemap_splice_read()",
+)
+def read_over_holes(live: Live, file: KnownFile) -> None:
+    base = live.base_page
+    _leave_holes(live, file)
+    ends = _ends(file)
+    for read in READS:
+        for number, end in enumerate(ends):
+            # within one page each time, and in turn some that go on for longer
+            for first, length in ((end - WORD, 2 * WORD), (end - WORD * (number % 3), base + WORD * number)):
+                with live.about(f"{length} bytes from {first} on, {read.__name__}"):
+                    file.expect_read(read, first, length)
+    file.expect("with holes")
+
+
+@case(
+    "lseek(2) finds data and holes in turn up to the end of a file, which is a hole: no word that is not zero lies in a"
+    " hole, and what is asked from within data or a hole, or behind the end, is told so",
+    "lseek(2) SEEK_DATA, SEEK_HOLE; mm/filemap.c mapping_seek_hole_data(); mm/shmem.c shmem_file_llseek(); fs/iomap"
+    "/seek.c iomap_seek_data()",
+)
+def found_data(live: Live, file: KnownFile) -> None:
+    _leave_holes(live, file)
+    whole = file.contents.length
+    for state in ("in memory", "on its disk", "with data at its end"):
+        if state == "with data at its end":
+            file.write(whole - WORD, WORD)
+        data = _data(live, file)
+        with live.about(state):
+            for start, length in _written(file):
+                found = [each for each in data if each[0] <= start and start + length <= each[1]]
+                live.expect(f"data with all of {length} bytes at {start}", 1, len(found))
+            for start, end in data:
+                for inner in (start, (start + end) // 2, end - 1):
+                    _expect_found(live, file, inner, (inner, end))
+            for (_start, end), (start, _end) in pairwise(data):
+                for inner in (end, (start + end) // 2, start - 1):
+                    _expect_found(live, file, inner, (start, inner))
+            for behind in (whole, whole + 1, whole + live.base_page):
+                _expect_found(live, file, behind, (-errno.ENXIO, -errno.ENXIO))
+        file.evict()
+
+
+def _expect_found(live: Live, file: KnownFile, start: int, expected: tuple[int, int]) -> None:
+    found = _seek(file, start, os.SEEK_DATA), _seek(file, start, os.SEEK_HOLE)
+    live.expect(f"data and a hole from {start} on", expected, found)
+
+
+def _seek(file: KnownFile, start: int, whence: int) -> int:
+    return file.actor.result("lseek", file.descriptor, start, whence)
+
+
+def _data(live: Live, file: KnownFile) -> list[tuple[int, int]]:
+    """Return where lseek(2) finds data in ``file``, and expect it to tell of data and holes in turn."""
+    end, whole, found = 0, file.contents.length, list[tuple[int, int]]()
+    while end < whole and (start := _seek(file, end, os.SEEK_DATA)) != -errno.ENXIO:
+        behind = _seek(file, start, os.SEEK_HOLE)
+        if not end <= start < behind <= whole:
+            live.fail("data behind what was found, and a hole behind that", f"from {end} to {whole}", (start, behind))
+        found.append((start, behind))
+        end = behind
+    return found
+
+
+def _written(file: KnownFile) -> Iterator[tuple[int, int]]:
+    """Yield start and length of what is not zero."""
+    start = 0
+    for piece in file.contents.pieces:
+        if piece.value is not None:
+            yield start, piece.length
+        start += piece.length
+
+
+def _leave_holes(live: Live, file: KnownFile) -> None:
+    """Have a file that was written whole be sparse: holes of and in base pages, and over the end of a huge page."""
+    base, block, whole = live.base_page, block_size(live), file.contents.length
+    for first, length in (
+        (3 * base, 2 * base),
+        (7 * base, base),
+        (block // 2 + WORD, base),
+        (block - base, 2 * base),
+        (block + 5 * base - WORD, 3 * base),
+    ):
+        file.punch(first, length)
+    file.truncate(whole - 3 * base)
+    file.truncate(whole + base // 2)
+
+
+def _ends(file: KnownFile) -> list[int]:
+    """Return where a file begins to hold something else, and its last word."""
+    starts = accumulate(piece.length for piece in file.contents.pieces)
+    return [start for start in starts if start < file.contents.length] + [file.contents.length - WORD]
+
+
+class ThpSparseFiles(LiveTest):
+    """Large folios of files that have holes.
+
+    :avocado: enable
+    """
+
+    def test_sparse_files(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(SPARSE)

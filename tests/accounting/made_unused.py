@@ -20,10 +20,10 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-UNUSED_PAGES = Area("accounting/unused-pages", sizes=Sizes.ONCE)
+MADE_UNUSED = Area("accounting/made-unused", sizes=Sizes.ONCE)
 
 
-@UNUSED_PAGES.case(
+@MADE_UNUSED.case(
     "clear_refs makes pages of files unused, huge pages and base pages, whoever has used them how: who has them mapped,"
     " write(2), read(2), another process that reads its memory, or one that had them mapped",
     "Documentation/filesystems/proc.rst Referenced, clear_refs; fs/proc/task_mmu.c clear_refs_pte_range()",
@@ -91,12 +91,12 @@ def _mapped_by_another(live: Live, actor: Actor, descriptor: int) -> None:
 _USES = (_mapped, _written, _read, _read_by_another, _mapped_by_another)
 
 
-class UnusedPages(LiveTest):
+class MadeUnused(LiveTest):
     """Pages of files that are made unused.
 
     :avocado: enable
     """
 
-    def test_unused_pages(self) -> None:
+    def test_made_unused(self) -> None:
         """Every case, once for the machine."""
-        self.run_area(UNUSED_PAGES)
+        self.run_area(MADE_UNUSED)

@@ -45,8 +45,12 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     # whether a page that nobody has any more is given back: one that is still in a file is not
     "broken-part-of-a-held-tmpfs-page": ("tmp/debugfs",),
 }
-#: the same of all cases of an area, whose names others have, too: each registers memory, and asks with its number
-_NOT_JUDGED_IN = {"memory/read-only-pins": ("load ",)}
+#: the same of all cases of an area: each registers memory, and asks with its number, or makes what may be refused
+_NOT_JUDGED_IN = {
+    "memory/read-only-pins": ("load ",),
+    # whether huge pages are made is left to the kernel, and what they hold is judged
+    "thp/mixed-operations": ("call pidfd_open ", "call process_madvise "),
+}
 #: cases that judge other facts of the machine than a counter that they look at
 _JUDGES_OTHER_FACTS = {
     "demoted-page-is-clean": set(COUNTERS),

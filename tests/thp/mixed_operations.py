@@ -8,6 +8,7 @@ import errno
 import mmap
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -37,6 +38,7 @@ from hugepage_qa.kernel.uapi import (
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 
 MIXED = Area("thp/mixed-operations", sizes=Sizes.ONCE, uncleared=True)
 
@@ -272,7 +274,9 @@ class _Program:
         """Have whole huge pages made, where that is possible: since Linux 6.1, and not of each kind of memory."""
         self._tell("collapse", pages)
         for run in self._mapped(pages):
-            self._one.memory.actor.result("madvise", *self._place(run), MADV_COLLAPSE)
+            part = Memory(self._live, self._one.memory.actor, self._place(run)[0], len(run), self._base)
+            with suppress(Refused):
+                part.advised_by(part.actor, MADV_COLLAPSE)
 
     # --- judging ---
 

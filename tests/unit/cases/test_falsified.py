@@ -47,12 +47,14 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     # whether a page that nobody has any more is given back: one that is still in a file is not
     "broken-part-of-a-held-tmpfs-page": ("tmp/debugfs",),
 }
-#: the same of all cases of an area: those that register memory ask with its number
+#: the same of all cases of an area: those that register memory ask with its number, or make what may be refused
 _NOT_JUDGED_IN = {
     "memory/read-only-pins": ("load ",),
     # UFFDIO_API: it asks for no feature
     "memory/woken-threads": ("call ioctl 3 3222841919 ",),
     "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),
+    # whether huge pages are made is left to the kernel, and what they hold is judged
+    "thp/mixed-operations": ("call pidfd_open ", "call process_madvise "),
 }
 #: cases that judge other facts of the machine than a counter that they look at
 _JUDGES_OTHER_FACTS = {

@@ -31,7 +31,7 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_PAGEOUT
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import KIB
 from hugepage_qa.version import KernelVersion
 
@@ -336,15 +336,14 @@ def never_swapped(live: Live) -> None:
         memory = map_start(live, actor, live.open(actor, f"{point}/file"), 2)
         with_blocks(live, size, 2 if huge == "always" else 0)
         memory.fill()
-        frames = memory.frames()
         with live.about(f"huge={huge}"):
             live.expect("whether noswap is shown", True, "noswap" in mounted_options(live, point))
             for _time in range(_TIMES):
                 memory.advise(MADV_PAGEOUT)
                 live.compact()
             live.expect("Swap", 0, swapped(memory))
-            unevictable = partial(_unevictable, live, actor, frames)
-            live.expect("huge pages that are not unevictable", 0, live.host.last_look(unevictable, partial(eq, 0)))
+            found = live.host.last_look(partial(_evictable, live, memory), partial(eq, 0))
+            live.expect("huge pages whose first base page is not unevictable", 0, found)
             remount_tmpfs(owner, point, f"noswap,size={6 * size}")
             live.expect("bytes of the mount", 6 * size, _room(live, point))
             live.expect("whether noswap is shown", True, "noswap" in mounted_options(live, point))
@@ -355,10 +354,12 @@ def never_swapped(live: Live) -> None:
     live.expect("whether noswap is shown", False, "noswap" in mounted_options(live, point))
 
 
-def _unevictable(live: Live, actor: Actor, frames: set[int]) -> int:
-    """Return how many of ``frames`` are in folios that are not on the list of what nobody reclaims."""
+def _evictable(live: Live, memory: Memory) -> int:
+    """Return how many pages begin with a folio that is not on the list of what nobody reclaims."""
+    # what each CPU has not put on a list yet it does then; it may move pages, too
     live.compact()
-    return sum(not flags & UNEVICTABLE for flags in flags_of_folios(live, actor, sorted(frames)))
+    found = flags_of_folios(live, memory.actor, sorted(memory.frames()))
+    return sum(not flags & UNEVICTABLE for flags in found)
 
 
 def _room(live: Live, point: str) -> int:

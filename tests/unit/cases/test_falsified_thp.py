@@ -109,9 +109,19 @@ def _one_page_more(found: re.Match[str]) -> str:
     return f"{found[1]}{int(found[2]) + 4}{found[3]}"
 
 
-#: smaller ones are in no line of smaps: counters of their size show them, and what they hold; so do files, and the
-#: frames of zeroes
-_AREAS_WITHOUT = {"thp/smaller-sizes", "thp/file-folios", "thp/moved-files", "thp/stored-folios", "thp/zero-page"}
+#: smaller ones are in no line of smaps: counters of their size show them, and what they hold; so do files, the
+#: frames of zeroes, and what is committed is in a counter of the machine
+_AREAS_WITHOUT = {
+    "thp/smaller-sizes",
+    "thp/file-folios",
+    "thp/moved-files",
+    "thp/stored-folios",
+    "thp/zero-page",
+    "thp/written-otherwise",
+    "thp/sparse-files",
+    "thp/cached-ranges",
+    "thp/committed-memory",
+}
 _OF_HUGE_PAGES = [
     one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES and one.area.name not in _AREAS_WITHOUT
 ]

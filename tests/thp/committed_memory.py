@@ -28,7 +28,7 @@ SOURCE = "Documentation/filesystems/proc.rst Committed_AS; mm/shmem.c"
 _PAGES = 4
 _OVERCOMMIT, _NEVER = "proc/sys/vm/overcommit_memory", "2"
 _COMMITTED = "Committed_AS"
-_FILL: tuple[Callable[[Memory], None], ...] = (Memory.fill,)
+_FILL: tuple[Callable[[Memory], None], ...] = (Memory.fill, Memory.expect_filled)
 
 
 class TmpfsFile:

@@ -20,6 +20,7 @@ from hugepage_qa.cases.shown_mounts import mounted_options
 from hugepage_qa.cases.swapped import need_swap, swapped
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
+    expect_shared,
     let_only_pmd_inherit,
     map_file,
     map_start,
@@ -334,14 +335,13 @@ def never_swapped(live: Live) -> None:
         point = live.mount_other(f"huge={huge},noswap,size={4 * size},mode=0700", "tmpfs")
         actor = live.actor()
         memory = map_start(live, actor, live.open(actor, f"{point}/file"), 2)
-        with_blocks(live, size, 2 if huge == "always" else 0)
-        memory.fill()
+        expect_shared(live, memory, huge == "always", f"huge={huge}")
         with live.about(f"huge={huge}"):
             live.expect("whether noswap is shown", True, "noswap" in mounted_options(live, point))
             for _time in range(_TIMES):
                 memory.advise(MADV_PAGEOUT)
                 live.compact()
-            live.expect("Swap", 0, swapped(memory))
+            live.expect("Rss, Swap", (memory.length, 0), (memory.smaps().rss, swapped(memory)))
             found = live.host.last_look(partial(_evictable, live, memory), partial(eq, 0))
             live.expect("huge pages whose first base page is not unevictable", 0, found)
             remount_tmpfs(owner, point, f"noswap,size={6 * size}")

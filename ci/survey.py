@@ -208,11 +208,12 @@ def _throwaway_machines(console: Console, say: Callable[[str], None]) -> Machine
             () if is_random or part == "boot" else tuple(live_areas((part,))),
             operations=AMOUNTS.operations if is_random else 0,
             seed=AMOUNTS.seed,
-            under_way=report.under_way,
         )
         groups = choose_groups(()) if part == "boot" else ()
         boots = AMOUNTS.boots if is_random else 0
-        check = KernelCheck(kernel.architecture, settings(kernel), groups, boots, live, report.finished)
+        check = KernelCheck(
+            kernel.architecture, settings(kernel), groups, boots, live, report.finished, report.under_way
+        )
         if check.kernel.path != image.path:
             raise InputError(f"{kernel.suite} has {check.kernel.release} now: make survey measures it")
         report.start(f"{kernel.name}: {part}", check.expected_results)

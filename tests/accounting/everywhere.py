@@ -24,14 +24,13 @@ from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.memory_policy import Mode, run_on, set_policy
+from hugepage_qa.cases.memory_policy import Mode, keep_to_one_cpu, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
-from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -174,8 +173,7 @@ def _prepare(live: Live) -> int | None:
 def _actor(live: Live, node: int | None) -> Actor:
     """Return a process whose memory comes from ``node``, and that keeps to one CPU."""
     actor = live.actor()
-    status = read_process_status(live.host, actor.pid)
-    run_on(actor, status.cpus[:1] if status else ())
+    keep_to_one_cpu(live, actor)
     if live.has_several_nodes and node is not None:
         set_policy(actor, Mode.BIND, [node])
     return actor

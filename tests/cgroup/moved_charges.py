@@ -10,13 +10,11 @@ from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import move_pages, run_on
+from hugepage_qa.cases.memory_policy import keep_to_one_cpu, move_pages
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import anon_huge_pages, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.kernel.process_status import read_process_status
-from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -167,8 +165,7 @@ def _memory_in(live: Live, group: ControlGroup) -> Memory:
     memory = huge_pages(live, _PAGES)
     # those so far are charged to where the process was
     memory.advise(mmap.MADV_DONTNEED)
-    status = read_process_status(live.host, memory.actor.pid)
-    run_on(memory.actor, status.cpus[:1] if status else ())
+    keep_to_one_cpu(live, memory.actor)
     group.add(memory.actor)
     memory.fill()
     need_blocks(live, memory)
@@ -189,7 +186,7 @@ def _expect_charged(live: Live, group: ControlGroup, pages: int, name: str = _US
         raise CannotRun(f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has: half a huge page")
 
     def charged() -> int:
-        found = parse_integer((group.read(name) or "").strip(), f"{group.path}/{name}")
+        found = group.read_number(name)
         return (found + half // 2) // pmd_size(live)
 
     live.expect(f"huge pages in {name}", pages, live.host.last_look(charged, partial(eq, pages), ADDED_UP_SECONDS))

@@ -18,7 +18,6 @@ from hugepage_qa.cases.group_memory import (
     expect_about,
     expect_all_there,
     huge_pages_in,
-    number,
     swap_of,
     wait_until_written,
 )
@@ -136,22 +135,22 @@ def reclaimed_by_limits(live: Live, group: ControlGroup, above: ControlGroup) ->
         memory = huge_pages_in(live, group, _PAGES)
         memory.actor.call("mlock", memory.address, size)
         before = [events(each, _EVENTS) for each in (group, above)]
-        below = number(limited, USED) - (_PAGES - _KEPT) * size
+        below = limited.read_number(USED) - (_PAGES - _KEPT) * size
         with live.about(f"{name} of the {'group' if limited is group else 'one above'}"):
 
             def is_below(name: str = name, limited: ControlGroup = limited, below: int = below) -> bool:
                 # what cannot be reclaimed in a moment is given up after some tries, of memory.high
                 limited.write(name, str(below))
-                return number(limited, USED) <= below
+                return limited.read_number(USED) <= below
 
             live.host.wait_until(is_below)
-            live.expect(f"whether {USED} is below", True, number(limited, USED) <= below)
+            live.expect(f"whether {USED} is below", True, limited.read_number(USED) <= below)
             expect_all_there(live, memory)
             live.expect("whether any is in swap", True, swap_of(live, memory.actor) > 0)
             more = advised(live, 2, actor=memory.actor)
             more.fill()
             if name == "memory.max":
-                live.expect(f"whether {USED} is still below", True, number(limited, USED) <= below)
+                live.expect(f"whether {USED} is still below", True, limited.read_number(USED) <= below)
             memory.expect_filled()
             more.expect_filled()
             live.expect("locked memory in swap", 0, swapped(memory.part(0)))
@@ -185,7 +184,7 @@ def reclaimed_on_request(live: Live, group: ControlGroup, above: ControlGroup) -
     live.expect("memory in swap", 0, swapped(memory))
     memory.actor.call("mlock", memory.address, memory.size)
     asked = (_PAGES - _KEPT) * memory.size
-    used = number(above, USED)
+    used = above.read_number(USED)
 
     def is_reclaimed() -> bool:
         try:
@@ -194,10 +193,10 @@ def reclaimed_on_request(live: Live, group: ControlGroup, above: ControlGroup) -
             # what is written to swap in that moment is not free yet
             if refusal.errno != errno.EAGAIN:
                 raise
-        return number(above, USED) <= used - asked // 2
+        return above.read_number(USED) <= used - asked // 2
 
     live.host.wait_until(is_reclaimed)
-    live.expect("whether at least half of it was reclaimed", True, number(above, USED) <= used - asked // 2)
+    live.expect("whether at least half of it was reclaimed", True, above.read_number(USED) <= used - asked // 2)
     expect_all_there(live, memory)
     live.expect("whether that is in swap", True, swapped(memory.part(1)) >= asked // 2)
     live.expect("locked memory in swap", 0, swapped(memory.part(0)))
@@ -222,32 +221,32 @@ def reclaimed_on_request(live: Live, group: ControlGroup, above: ControlGroup) -
 def highest_use(live: Live, group: ControlGroup, above: ControlGroup) -> None:
     memory = huge_pages_in(live, group, _PAGES)
     beside = huge_pages_in(live, above.child("beside"), 2)
-    both = number(above, USED)
-    live.expect("whether the peak of both is what they have, at least", True, number(above, _PEAK) >= both)
+    both = above.read_number(USED)
+    live.expect("whether the peak of both is what they have, at least", True, above.read_number(_PEAK) >= both)
     beside.actor.end()
     memory.advise(mmap.MADV_DONTNEED, 0, 2)
     memory.touch(0)
     size = memory.size
     # as it was, and less than a page more
     for each, pages in ((above, _PAGES + 2), (group, _PAGES)):
-        peak = number(each, _PEAK)
+        peak = each.read_number(_PEAK)
         live.expect(f"whether the peak is that of {pages} huge pages", True, 0 <= peak - pages * size < size)
-    live.expect("whether a peak is never below what is used", True, number(group, _PEAK) >= number(group, USED))
+    live.expect("whether a peak is never below what is used", True, group.read_number(_PEAK) >= group.read_number(USED))
     if live.kernel_version >= _RESET_SINCE:
         _expect_peaks_apart(live, above, memory)
     if above.read("memory.swap.peak") is not None:  # since Linux 6.5
         swap_out(live, memory.part(2, 3), 3 * size)
         memory.part(2, 3).advise(mmap.MADV_DONTNEED)
-        live.expect("swap.peak", [3 * size] * 2, [number(each, "memory.swap.peak") for each in (group, above)])
+        live.expect("swap.peak", [3 * size] * 2, [each.read_number("memory.swap.peak") for each in (group, above)])
 
 
 def _expect_peaks_apart(live: Live, group: ControlGroup, memory: Memory) -> None:
     """Expect who has written to memory.peak to see the most since then, and nobody else."""
     watcher, size = live.actor(), memory.size
     files = [live.open(watcher, f"{group.path}/{_PEAK}", os.O_RDWR) for _number_of_it in range(2)]
-    whole = number(group, _PEAK)
+    whole = group.read_number(_PEAK)
     watcher.call("write", files[0], b"reset", 5)
-    used = number(group, USED)
+    used = group.read_number(USED)
     seen = [_read_number(watcher, file) for file in files]
     live.expect("what who has not written sees", whole, seen[1])
     live.expect("whether who has written sees what is used then", True, abs(seen[0] - used) < size // 2)
@@ -272,7 +271,7 @@ def killed(live: Live, group: ControlGroup, above: ControlGroup) -> None:
     for as_group in (False, True):
         group.write("memory.oom.group", str(int(as_group)))
         small, actor = huge_pages_in(live, group, 1), actor_in(live, group)
-        group.write("memory.max", str(number(group, USED) + (_PAGES - 1) * size))
+        group.write("memory.max", str(group.read_number(USED) + (_PAGES - 1) * size))
         before = [events(each, _EVENTS) for each in (group, above)]
         watch = Watch(watcher, live.open(watcher, f"{group.path}/{_EVENTS}", os.O_RDONLY))
         live.host.new_kernel_log()
@@ -322,7 +321,7 @@ def _expect_swap_limited(live: Live, group: ControlGroup, above: ControlGroup) -
             live.host.wait_until(is_full)
             live.expect("bytes of the process in swap", limit, swap_of(live, memory.actor))
             live.expect(
-                "bytes of both groups in swap", [limit, limit], [number(each, IN_SWAP) for each in (group, above)]
+                "bytes of both groups in swap", [limit, limit], [each.read_number(IN_SWAP) for each in (group, above)]
             )
             mapping = memory.smaps()
             live.expect("bytes that are mapped or in swap", memory.length, mapping.rss + mapping.fields["Swap"])

@@ -8,11 +8,12 @@ from functools import partial, wraps
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.group_memory import USED, actor_in
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_statistics, read_statistics
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.memory_policy import MOVE_STRICTLY, bind, run_on
+from hugepage_qa.cases.memory_policy import MOVE_STRICTLY, bind
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
 from hugepage_qa.cases.thp_memory import (
@@ -27,14 +28,11 @@ from hugepage_qa.cases.thp_memory import (
     read_counters,
 )
 from hugepage_qa.cases.thp_policy import advised, set_policy
-from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
 
 TRANSPARENT = Area("cgroup/transparent", sizes=Sizes.ONCE)
 
@@ -68,7 +66,7 @@ def case(statement: str, source: str, *, since: str, nodes: int = 1) -> Callable
 )
 def charged_and_given_back(live: Live, group: ControlGroup) -> None:
     memory = _memory_in(live, group)
-    before = _current(group)
+    before = group.read_number(USED)
     _fill(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     _expect_charged(live, group, before, _PAGES)
@@ -97,8 +95,8 @@ def shown_on_its_node(live: Live, group: ControlGroup) -> None:
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
     # else a CPU may be charged for a huge page ahead
     charge_tells = CHARGED_AHEAD * live.base_page < pmd_size(live)
-    actor = _actor_in(live, group)
-    before = _current(group)
+    actor = actor_in(live, group)
+    before = group.read_number(USED)
     for shared in (False, True):
         memory = map_aligned(live, _PAGES, pmd_size(live), shared=shared, actor=actor, advice=MADV_HUGEPAGE)
         bind(memory, [here])
@@ -128,7 +126,7 @@ def shown_on_its_node(live: Live, group: ControlGroup) -> None:
 def charged_for_a_collapse(live: Live, group: ControlGroup) -> None:
     memory = _memory_in(live, group)
     set_policy(live, "never")
-    before = _current(group)
+    before = group.read_number(USED)
     memory.fill()
     live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
     _expect_charged(live, group, before, _PAGES)
@@ -153,7 +151,7 @@ def charged_for_what_khugepaged_makes(live: Live, group: ControlGroup) -> None:
     put_to_work(live)
     memory = _memory_in(live, group)
     memory.advise(MADV_NOHUGEPAGE)
-    before = _current(group)
+    before = group.read_number(USED)
     memory.fill()
     _expect_charged(live, group, before, _PAGES)
     memory.advise(MADV_HUGEPAGE)
@@ -171,7 +169,7 @@ def charged_for_what_khugepaged_makes(live: Live, group: ControlGroup) -> None:
 )
 def charged_for_the_rest(live: Live, group: ControlGroup) -> None:
     memory = _memory_in(live, group)
-    before = _current(group)
+    before = group.read_number(USED)
     _fill(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     half = memory.size // 2
@@ -287,7 +285,7 @@ def _refused(
         # of each attempt page tables are charged, and the limit is small
         for memory in earlier:
             memory.actor.end()
-        earlier[:] = [make(actor=_actor_in(live, group))]
+        earlier[:] = [make(actor=actor_in(live, group))]
         return earlier[0]
 
     def touch(memory: Memory) -> None:
@@ -304,25 +302,13 @@ def _read_of_shared_memory(live: Live) -> dict[str, int]:
 
 def _memory_in(live: Live, group: ControlGroup) -> Memory:
     """Return advised memory that was not touched, of a process in ``group`` that keeps to one CPU."""
-    return advised(live, _PAGES, actor=_actor_in(live, group))
-
-
-def _actor_in(live: Live, group: ControlGroup) -> Actor:
-    actor = live.actor()
-    status = read_process_status(live.host, actor.pid)
-    run_on(actor, status.cpus[:1] if status else ())
-    group.add(actor)
-    return actor
+    return advised(live, _PAGES, actor=actor_in(live, group))
 
 
 def _fill(live: Live, memory: Memory) -> None:
     """Fill ``memory``. Raises CannotRun where there are too few free blocks for it."""
     memory.fill()
     need_blocks(live, memory)
-
-
-def _current(group: ControlGroup) -> int:
-    return parse_integer((group.read("memory.current") or "").strip(), f"{group.path}/memory.current")
 
 
 def _expect_charged(live: Live, group: ControlGroup, before: int, pages: int) -> None:
@@ -337,7 +323,7 @@ def _expect_charged(live: Live, group: ControlGroup, before: int, pages: int) ->
 
 
 def _is_charged(live: Live, group: ControlGroup, before: int, pages: int) -> bool:
-    return abs(_current(group) - before - pages * pmd_size(live)) < pmd_size(live)
+    return abs(group.read_number(USED) - before - pages * pmd_size(live)) < pmd_size(live)
 
 
 def _expect_on_nodes(live: Live, group: ControlGroup, expected: Mapping[int, int]) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short
-from hugepage_qa.cases.group_memory import expect_all_there, huge_pages_in, number
+from hugepage_qa.cases.group_memory import expect_all_there, huge_pages_in
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -40,9 +40,9 @@ def taken_and_refused(live: Live) -> None:
         _expect_taken(live, each, length)
         events = read_statistics(each)["zswpout"]
         live.expect("whether each base page is an event", True, length <= events * live.base_page <= 2 * length)
-    kept = number(group, _USED)
+    kept = group.read_number(_USED)
     live.expect("whether it is kept in fewer bytes", True, 0 < kept < length)
-    live.expect("what both groups have in zswap", [kept] * 3, [number(above, _USED), *_in_zswap(group, above)])
+    live.expect("what both groups have in zswap", [kept] * 3, [above.read_number(_USED), *_in_zswap(group, above)])
     memory.expect_filled()
     expect_all_there(live, memory)
     memory.actor.end()
@@ -52,13 +52,13 @@ def taken_and_refused(live: Live) -> None:
         for limited in (group, above):
             with live.about(f"limit {limit} of the {'group' if limited is group else 'one above'}"):
                 limited.write(_LIMIT, str(limit))
-                allowed = number(limited, _LIMIT)
+                allowed = limited.read_number(_LIMIT)
                 # of swap that is free, but still on the list of a CPU
-                left = number(above, _USED)
+                left = above.read_number(_USED)
                 memory = _swapped_out(live, group)
                 # a huge page that goes to swap as a whole is asked for once
                 most = left + (allowed + kept // _PAGES + live.base_page if limit else 0)
-                found = number(above, _USED)
+                found = above.read_number(_USED)
                 live.expect("whether zswap has taken no more than that", True, found <= most)
                 live.expect("whether it has taken some", bool(limit), found > left)
                 memory.expect_filled()

@@ -22,9 +22,8 @@ class LiveCases(CaseTest):
             settings, pool = BootSettings.from_environment(), PoolSettings.from_environment()
             areas = tuple(live_areas(wanted_areas()))
             machines = Settings(settings.kernel, append=settings.append, cache=settings.cache, say=self.log.info)
-            minutes, told = soak_minutes(), self.log.info
-            live = LiveWanted(areas, operations=pool.operations, minutes=minutes, seed=pool.seed, under_way=told)
-            check = KernelCheck(settings.architecture, machines, (), 0, live)
+            live = LiveWanted(areas, operations=pool.operations, minutes=soak_minutes(), seed=pool.seed)
+            check = KernelCheck(settings.architecture, machines, (), 0, live, under_way=self.log.info)
             self.log.info("kernel %s, random operations and races with seed %d", check.kernel.release, pool.seed)
             for result in check.run():
                 self.record(result)

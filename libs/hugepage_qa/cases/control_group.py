@@ -10,6 +10,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.hugetlb_cgroup import read_controllers
 from hugepage_qa.kernel.proc_tables import read_mounts
+from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.marks import PREFIX
@@ -70,6 +71,10 @@ class ControlGroup:
     def read(self, name: str) -> str | None:
         """Return the text of a file that will be judged, None without it."""
         return ObservedTree(self._live.host).read(f"{self.path}/{name}")
+
+    def read_number(self, name: str) -> int:
+        """Return what a file with one number shows, which will be judged. Raises InputError for anything else."""
+        return parse_integer((self.read(name) or "").strip(), f"{self.path}/{name}")
 
     def write(self, name: str, text: str) -> None:
         """Write a file. Raises OSError."""

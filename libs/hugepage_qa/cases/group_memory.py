@@ -4,12 +4,10 @@ from hugepage_qa.cases.control_group import ControlGroup
 from hugepage_qa.cases.group_statistics import read_statistics
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import run_on
+from hugepage_qa.cases.memory_policy import keep_to_one_cpu
 from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised
-from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.smaps import read_smaps
-from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.process.actor import Actor
 
@@ -19,8 +17,7 @@ USED, IN_SWAP = "memory.current", "memory.swap.current"
 def actor_in(live: Live, group: ControlGroup) -> Actor:
     """Return a process in ``group`` that keeps to one CPU."""
     actor = live.actor()
-    status = read_process_status(live.host, actor.pid)
-    run_on(actor, status.cpus[:1] if status else ())
+    keep_to_one_cpu(live, actor)
     group.add(actor)
     return actor
 
@@ -35,11 +32,6 @@ def huge_pages_in(live: Live, group: ControlGroup, pages: int) -> Memory:
     need_blocks(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     return memory
-
-
-def number(group: ControlGroup, name: str) -> int:
-    """Return what a file of ``group`` with one number shows."""
-    return parse_integer((group.read(name) or "").strip(), f"{group.path}/{name}")
 
 
 def events(group: ControlGroup, name: str) -> dict[str, int]:
@@ -63,7 +55,7 @@ def expect_about(live: Live, group: ControlGroup, name: str, pages: int) -> None
     """Expect so many huge pages; each CPU may keep some entries of swap that are free (mm/swap_slots.c)."""
 
     def found() -> int:
-        return (number(group, name) + pmd_size(live) // 2) // pmd_size(live)
+        return (group.read_number(name) + pmd_size(live) // 2) // pmd_size(live)
 
     live.expect(f"huge pages in {name}", pages, live.host.last_look(found, lambda now: now == pages))
 

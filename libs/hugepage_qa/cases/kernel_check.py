@@ -11,7 +11,7 @@ from hugepage_qa.cases.boot.boot_case import CPU_MARK
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.live_machine import MachinePlan, Unit
 from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun
+from hugepage_qa.cases.throwaway_run import NODES, Finished, LiveWanted, ThrowawayRun, UnderWay
 from hugepage_qa.cases.verdicts import lost_result
 from hugepage_qa.oracle.architecture import Machine, hugetlb_sizes
 from hugepage_qa.qemu.fleet import machines_at_once
@@ -28,7 +28,7 @@ class KernelCheck:
 
     ``groups`` are those of named boot parameters, ``random_boots`` how many random command lines are drawn for each
     CPU with the seed of ``live``, which are the live cases and random programs. ``finished`` is told of each unit of
-    these that is done, by any thread.
+    these that is done, ``under_way`` of how far a long one is, by any thread.
     """
 
     def __init__(
@@ -39,13 +39,14 @@ class KernelCheck:
         random_boots: int,
         live: LiveWanted,
         finished: Finished = lambda _name, _results, _seconds: None,
+        under_way: UnderWay = lambda _words: None,
     ) -> None:
         """Obtain the kernel; raises InputError where there is none for ``architecture``, or nothing is selected."""
         self._settings = settings
         self._matrix = Matrix(architecture, settings)
         self._random_boots = random_boots
         self._wanted = live
-        self._finished = finished
+        self._finished, self._under_way = finished, under_way
         self._boots = self._matrix.named_cases(groups)
         self._live: ThrowawayRun | None = None
         self.architecture = architecture
@@ -111,7 +112,8 @@ class KernelCheck:
         settings, board = self._settings, self._matrix.board
         nodes = self._wanted.nodes
         plan = MachinePlan(self.kernel, cpu, settings.cache, settings.append, nodes, self._wanted.cpus)
-        self._live = ThrowawayRun(plan, settings.machines or machines_at_once(sum(nodes or NODES)), self._finished)
+        machines = settings.machines or machines_at_once(sum(nodes or NODES))
+        self._live = ThrowawayRun(plan, machines, self._finished, self._under_way)
         memory = settings.cache / "durations" / f"{board.architecture}-{cpu}.json"
         mark = "" if cpu == board.default_cpu else f"{CPU_MARK}{cpu}"
         took = _recall(memory)

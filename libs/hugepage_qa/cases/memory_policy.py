@@ -3,7 +3,9 @@
 import enum
 from collections.abc import Iterable, Sequence
 
+from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.process.actor import Actor
 
 _BITS = 64
@@ -154,6 +156,12 @@ def run_on(actor: Actor, cpus: Iterable[int]) -> None:
     """Have ``actor`` run on ``cpus`` alone (sched_setaffinity(2)). Raises OSError."""
     mask = actor.uapi.bitmap(cpus)
     actor.call("sched_setaffinity", 0, len(mask), mask)
+
+
+def keep_to_one_cpu(live: Live, actor: Actor) -> None:
+    """Have ``actor`` run on the first of the CPUs that it may run on. Raises OSError."""
+    status = read_process_status(live.host, actor.pid)
+    run_on(actor, status.cpus[:1] if status else ())
 
 
 def migrate(actor: Actor, source: int, target: int, process: int = 0) -> int:

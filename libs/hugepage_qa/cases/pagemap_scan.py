@@ -8,14 +8,10 @@ from enum import IntFlag
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PAGEMAP, WORD, Memory
 from hugepage_qa.kernel.uapi import iowr
-from hugepage_qa.sizes import KIB
 
 #: struct pm_scan_arg, and where walk_end is in it
 _LAYOUT, _WALK_END = "12Q", 4
 _WORDS_OF_A_REGION = 3
-#: for the regions that are asked for at once: a base page of the largest that there are
-_ROOM = 64 * KIB
-_OWN_MEMORY = "/proc/self/mem"
 
 
 class Is(IntFlag):
@@ -93,53 +89,40 @@ def scan(
     At most so many ``regions``, of at most ``most`` base pages together (0: any number), from ``start`` bytes on.
     Raises Refused.
     """
-    actor, uapi = memory.actor, memory.actor.uapi
-    length = -(-regions * _WORDS_OF_A_REGION * WORD // live.base_page) * live.base_page
-    found = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pagemap = live.open(actor, PAGEMAP, os.O_RDONLY)
-    size = len(uapi.pack(_LAYOUT, *range(12)))
-    words = size, do, memory.address + start, memory.address + memory.length, 0, found, regions, most
-    argument = uapi.pack(_LAYOUT, *words, without, need | without, 0, tell)
-    try:
-        count, (answer,) = actor.call_with_buffers("ioctl", pagemap, iowr(ord("f"), 16, size), argument)
-        told = [[actor.read(found + (3 * number + word) * WORD) for word in range(3)] for number in range(count)]
-        walk_end = uapi.unpack(_LAYOUT, answer)[_WALK_END]
-    finally:
-        actor.call("close", pagemap)
-        actor.call("munmap", found, length)
-    return Scan(
-        [Region(first - memory.address, last - memory.address, Is(categories)) for first, last, categories in told],
-        walk_end - memory.address,
-    )
+    masks = Masks(without, need | without, _NOTHING, tell)
+    return scan_with(live, memory, masks, start, memory.length, do=do, most=most, regions=regions)
 
 
 def scan_with(
-    live: Live, memory: Memory, masks: Masks, start: int, end: int, *, most: int = 0, regions: int = 64
+    live: Live,
+    memory: Memory,
+    masks: Masks,
+    start: int,
+    end: int,
+    *,
+    do: Do = _NOTHING_MORE,
+    most: int = 0,
+    regions: int = 64,
 ) -> Scan:
     """Return what ``memory`` has from ``start`` to ``end``, in bytes from its start, that ``masks`` choose.
 
     At most so many ``regions``, of at most ``most`` base pages together (0: any number). Raises Refused.
     """
     actor, uapi = memory.actor, memory.actor.uapi
-    found = actor.mmap(_ROOM, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pagemap, own = live.open(actor, PAGEMAP, os.O_RDONLY), live.open(actor, _OWN_MEMORY, os.O_RDONLY)
+    room = -(-regions * _WORDS_OF_A_REGION * WORD // live.base_page) * live.base_page
+    found = actor.mmap(room, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pagemap = live.open(actor, PAGEMAP, os.O_RDONLY)
     size = len(uapi.pack(_LAYOUT, *range(12)))
-    words = size, _NOTHING_MORE, memory.address + start, memory.address + end, 0, found, regions, most
+    words = size, do, memory.address + start, memory.address + end, 0, found, regions, most
     argument = uapi.pack(_LAYOUT, *words, masks.inverted, masks.all_of, masks.any_of, masks.told)
     try:
         count, (answer,) = actor.call_with_buffers("ioctl", pagemap, iowr(ord("f"), 16, size), argument)
-        length = count * _WORDS_OF_A_REGION * WORD
-        _read, (told,) = actor.call_with_buffers("pread64", own, bytes(length or WORD), length, found)
+        told = [[actor.read(found + (3 * number + word) * WORD) for word in range(3)] for number in range(count)]
         walk_end = uapi.unpack(_LAYOUT, answer)[_WALK_END]
     finally:
-        for descriptor in (pagemap, own):
-            actor.call("close", descriptor)
-        actor.call("munmap", found, _ROOM)
-    all_words = iter(uapi.unpack(f"{count * _WORDS_OF_A_REGION}Q", told[:length]))
+        actor.call("close", pagemap)
+        actor.call("munmap", found, room)
     return Scan(
-        [
-            Region(first - memory.address, last - memory.address, Is(categories))
-            for first, last, categories in zip(all_words, all_words, all_words, strict=True)
-        ],
+        [Region(first - memory.address, last - memory.address, Is(categories)) for first, last, categories in told],
         walk_end - memory.address,
     )

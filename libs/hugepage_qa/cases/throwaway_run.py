@@ -30,6 +30,8 @@ _RANDOM = "/random"
 
 #: is told of a unit that is done: its name, its results, seconds
 Finished = Callable[[str, Sequence[Result], float], None]
+#: is told now and then how far something is that has no result for long
+UnderWay = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,7 @@ class LiveWanted:
     """What is run: cases of ``areas`` that are selected, random ``operations`` on the pool of each page size, races.
 
     Each of the ``minutes`` of random races has a seed of its own, of which the first is ``seed``. All is run on
-    machines with ``nodes`` of so many bytes, by default as it needs them, and with ``cpus``. ``under_way`` is told now
-    and then how far is what has one result in many minutes, by any thread.
+    machines with ``nodes`` of so many bytes, by default as it needs them, and with ``cpus``.
     """
 
     areas: Sequence[Area] = ()
@@ -48,9 +49,10 @@ class LiveWanted:
     seed: int = 1
     nodes: tuple[int, ...] = ()
     cpus: int = 2
-    under_way: Callable[[str], None] = lambda _words: None
 
-    def units(self, sizes: Sequence[int], pools: Collection[int]) -> Iterator[Unit]:
+    def units(
+        self, sizes: Sequence[int], pools: Collection[int], under_way: UnderWay = lambda _words: None
+    ) -> Iterator[Unit]:
         """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages."""
         for area in self.areas:
             for size in (None, *sizes):
@@ -69,7 +71,7 @@ class LiveWanted:
             # it brings Hypothesis, a quarter of what check-kernel would import
             from hugepage_qa.cases.random.random_run import run_random_programs  # noqa: PLC0415
 
-            tell = partial(self._tell_operations, size)
+            tell = partial(self._tell_operations, under_way, size)
             random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations, tell=tell)
             name = f"{_RANDOM}/{format_size(size)}"
             yield Unit(f"random {_words(size)}", self._kind(size), (Task(name, random),))
@@ -78,8 +80,8 @@ class LiveWanted:
             task = Task(result_name(SOAK, case, None), partial(judge, SOAK, case, size=None))
             yield Unit(f"soak {minute + 1}", self._kind(None), (task,))
 
-    def _tell_operations(self, size: int, done: int) -> None:
-        self.under_way(f"{min(done, self.operations)} of {self.operations} random operations on {format_size(size)}")
+    def _tell_operations(self, under_way: UnderWay, size: int, done: int) -> None:
+        under_way(f"{min(done, self.operations)} of {self.operations} random operations on {format_size(size)}")
 
     def _kind(self, size: int | None, *, cleared: bool = True) -> MachineKind:
         """Return the machine for a pool of pages of ``size`` bytes, None for what needs none or one of small ones."""
@@ -104,10 +106,16 @@ class LiveWanted:
 
 
 class ThrowawayRun:
-    """Runs what is wanted on ``machines`` machines of ``plan`` at once."""
+    """Runs what is wanted on ``machines`` machines of ``plan`` at once.
 
-    def __init__(self, plan: MachinePlan, machines: int, finished: Finished) -> None:
+    ``finished`` and ``under_way`` are told of units, by any thread.
+    """
+
+    def __init__(
+        self, plan: MachinePlan, machines: int, finished: Finished, under_way: UnderWay = lambda _words: None
+    ) -> None:
         self._finished = finished
+        self._under_way = under_way
         self._sizes: list[int] = []
         self._machines = [LiveMachine(plan) for _ in range(machines)]
         self._lock = threading.Lock()
@@ -187,7 +195,7 @@ class ThrowawayRun:
         kind = MachineKind(wanted.nodes or NODES)
         host = machine.host(kind)
         self._sizes = page_sizes(host)
-        planned = [*wanted.units(self._sizes, read_pool_view(host).pools)]
+        planned = [*wanted.units(self._sizes, read_pool_view(host).pools, self._under_way)]
         # of those that take as long the last ones first
         planned = sorted(planned, key=lambda unit: took.get(unit.name, unit.seconds))[::-1]
         self._kinds = [*dict.fromkeys([kind, *(unit.kind for unit in planned)])]

@@ -83,8 +83,7 @@ def check_kernel(
     memory = tuple(parse_size(size) for size in nodes)
     console = Console()
     report = CheckReport(console, output)
-    areas_live = tuple(live_areas(folders))
-    live = LiveWanted(areas_live, selection, operations, minutes, chosen_seed, memory, cpus, report.under_way)
+    live = LiveWanted(tuple(live_areas(folders)), selection, operations, minutes, chosen_seed, memory, cpus)
     default = open_kernel(kernel, cache_directory()).architecture if kernel else "x86_64"
 
     def say(line: str) -> None:
@@ -95,7 +94,7 @@ def check_kernel(
     groups = choose_groups(()) if wants_boots else ()
     checks = [
         # what is wrong with one of them is told before another one takes its time
-        KernelCheck(architecture, settings, groups, random_boots, live, report.finished)
+        KernelCheck(architecture, settings, groups, random_boots, live, report.finished, report.under_way)
         for architecture in architectures or (default,)
     ]
     random = f", random with --seed {chosen_seed}" if is_random else ""

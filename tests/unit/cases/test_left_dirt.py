@@ -2,13 +2,17 @@
 
 from tests.unit.cases.areas import read_areas
 
-from hugepage_qa.cases.area_files import tests_directory
+from hugepage_qa.cases import area_files
 
 
 def test_who_leaves_dirt_has_a_machine_that_does_not_clear_pages() -> None:
     """Where pages are cleared as they are allocated, nobody sees that a huge page was not when it was made."""
     uncleared = {area.name for area in read_areas() if area.uncleared}
-    files = [file for file in (tests_directory() / "thp").glob("*.py") if "leave_dirt(live)" in file.read_text("utf-8")]
+    files = [
+        file
+        for file in (area_files.tests_directory() / "thp").glob("*.py")
+        if "leave_dirt(live)" in file.read_text("utf-8")
+    ]
     assert files
     for file in files:
         assert f"thp/{file.stem.replace('_', '-')}" in uncleared, file.name

@@ -98,9 +98,9 @@ class Run:
     def __init__(self, directory: Path, count: int = 1) -> None:
         self.units: list[tuple[str, tuple[str, ...]]] = []
         self._lock = threading.Lock()
-        self.run = ThrowawayRun(plan(directory), count, self._finished)
         #: how far what is long was
         self.told: list[str] = []
+        self.run = ThrowawayRun(plan(directory), count, self._finished, self.told.append)
 
     def _finished(self, name: str, results: Sequence[Result], seconds: float) -> None:
         assert seconds >= 0
@@ -115,7 +115,7 @@ class Run:
         operations: int = 0,
     ) -> dict[str, Result]:
         """Return name -> result."""
-        results = list(self.run.run(LiveWanted(areas, selection, operations, under_way=self.told.append), took or {}))
+        results = list(self.run.run(LiveWanted(areas, selection, operations), took or {}))
         assert len({result.name for result in results}) == len(results)
         return {result.name: result for result in results}
 

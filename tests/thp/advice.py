@@ -176,21 +176,22 @@ def given_back_though_locked(live: Live) -> None:
 
 @ADVICE.case(
     "a huge page that comes into memory which was locked before counts as locked and unevictable, all of it, and no"
-    " longer when it is unlocked or goes",
+    " longer when it is unlocked or goes; all its base pages are counted as locked and as unlocked, once",
     "mlock2(2) MLOCK_ONFAULT; Documentation/filesystems/proc.rst Mlocked, Locked; mm/mlock.c mlock_new_folio()",
 )
 def locked_before(live: Live) -> None:
     pages = 2
     length = pages * pmd_size(live)
+    events = length // live.base_page
     for release in (_unlock, Memory.unmap):
         # free blocks for them, and the policies
         huge_pages(live, pages).unmap()
-        counted = {"Mlocked": length, "Unevictable": length, "AnonHugePages": length}
+        counted = {"Mlocked": length, "Unevictable": length, "AnonHugePages": length, _EVENTS[0]: events, _EVENTS[1]: 0}
         memory = expect_change(live, counted, partial(_locked_on_fault, live, pages), Memory.fill)
         mapping = memory.smaps()
         live.expect("Locked, AnonHugePages", (length, length), (mapping.fields["Locked"], mapping.anon_huge_pages))
         memory.expect_filled()
-        given = {"Mlocked": -length, "Unevictable": -length}
+        given = {"Mlocked": -length, "Unevictable": -length, _EVENTS[0]: 0, _EVENTS[1]: events}
         expect_change(live, given, partial(_filled_when_locked, live, pages), release)
 
 

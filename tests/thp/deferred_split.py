@@ -26,6 +26,10 @@ UNDERUSED = f"{THP_DOC} shrink_underused, thp_underused_split_page; {SCAN}, thp_
 SINCE = "6.12"
 _SHRINKERS = "2"
 _PAGES = 3
+_STRIPES = 8
+
+#: where each part of a huge page begins, and its bytes
+_Parts = tuple[tuple[int, int], ...]
 
 
 @DEFERRED.case(
@@ -105,18 +109,21 @@ def unmapped_in_part_and_held(live: Live) -> None:
     since=SINCE,
 )
 def underused(live: Live) -> None:
-    kept = pmd_size(live) // 4
-    allow_absent(live, _base_pages(live, pmd_size(live) - kept) - 1)
     live.set_knob(f"{DIRECTORY}/shrink_underused", "1")
     split = {"thp_split_page": 1, "thp_underused_split_page": 1, "thp_split_page_failed": 0}
-    memory = expect_change(live, split, partial(_used, live, kept), lambda _memory: _shrink(live), _events, _shrink)
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
-    live.expect("Rss", kept, memory.smaps().rss)
-    _expect_written(live, memory, kept)
-    given_back = memory.actor.nonzero(memory.address + kept, memory.length - kept)
-    live.expect("words that were given back and are not zero", 0, given_back)
-    memory.fill()
-    memory.expect_filled()
+    for where, parts in _written_parts(live).items():
+        with live.about(f"written: {where}"):
+            used = _used_pages(live, parts)
+            allow_absent(live, _base_pages(live, pmd_size(live)) - used - 1)
+            memory = expect_change(
+                live, split, partial(_used, live, parts), lambda _memory: _shrink(live), _events, _shrink
+            )
+            live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+            live.expect("Rss", used * live.base_page, memory.smaps().rss)
+            _expect_parts(live, memory, parts)
+            memory.fill()
+            memory.expect_filled()
+        memory.actor.end()
 
 
 @DEFERRED.case(
@@ -125,17 +132,52 @@ def underused(live: Live) -> None:
     since=SINCE,
 )
 def used_enough(live: Live) -> None:
-    kept = pmd_size(live) // 4
-    zeroed = _base_pages(live, pmd_size(live) - kept)
-    for allowed, limit in (("1", zeroed), ("1", _base_pages(live, pmd_size(live)) - 1), ("0", 0)):
-        live.set_knob(f"{DIRECTORY}/shrink_underused", allowed)
-        allow_absent(live, limit)
-        memory = _used(live, kept)
-        _shrink(live)
-        where = f"shrink_underused={allowed}, {zeroed} zeroed, max_ptes_none {limit}"
-        live.expect(f"AnonHugePages, {where}", memory.length, memory.smaps().anon_huge_pages)
-        live.expect(f"Rss, {where}", memory.length, memory.smaps().rss)
-        _expect_written(live, memory, kept)
+    count = _base_pages(live, pmd_size(live))
+    # with the largest value none is underused
+    for where, parts in _written_parts(live).items():
+        zeroed = count - _used_pages(live, parts)
+        for allowed, limit in (("1", zeroed), ("1", count - 1), ("0", 0)):
+            live.set_knob(f"{DIRECTORY}/shrink_underused", allowed)
+            allow_absent(live, limit)
+            memory = _used(live, parts)
+            _shrink(live)
+            about = f"shrink_underused={allowed}, {zeroed} zeroed, max_ptes_none {limit}, written: {where}"
+            live.expect(f"AnonHugePages, {about}", memory.length, memory.smaps().anon_huge_pages)
+            live.expect(f"Rss, {about}", memory.length, memory.smaps().rss)
+            _expect_parts(live, memory, parts)
+            memory.actor.end()
+
+
+def _written_parts(live: Live) -> dict[str, _Parts]:
+    """Return parts of a huge page to write, and what they are called.
+
+    The kernel looks at the base pages in their order, and ends when it has seen enough of either kind: so those of
+    zeroes come first, last and between, and are all but a few or a few.
+    """
+    size, base = pmd_size(live), live.base_page
+    quarter, step = size // 4, size // _STRIPES
+    return {
+        "the first quarter": ((0, quarter),),
+        "the last quarter": ((size - quarter, quarter),),
+        "in the middle": ((quarter, 2 * quarter),),
+        "each second stripe": tuple((start, step) for start in range(step, size, 2 * step)),
+        "all but the first base page": ((base, size - base),),
+        "all but the last base page": ((0, size - base),),
+        "a word of the first and of the last base page": ((0, WORD), (size - WORD, WORD)),
+    }
+
+
+def _used_pages(live: Live, parts: _Parts) -> int:
+    """Return how many base pages ``parts`` are in, each of other ones."""
+    return sum(-(-length // live.base_page) for _offset, length in parts)
+
+
+def _expect_parts(live: Live, memory: Memory, parts: _Parts) -> None:
+    """Expect ``parts`` to hold what was written there, and all else to be zero."""
+    wrong = sum(memory.actor.check(memory.address + offset, length, WORD, 1 + offset) for offset, length in parts)
+    live.expect("words that changed", 0, wrong)
+    written = sum(length for _offset, length in parts) // WORD
+    live.expect("words that are not zero", written, memory.actor.nonzero(memory.address, memory.length))
 
 
 def _half_unmapped(live: Live) -> Memory:
@@ -150,13 +192,14 @@ def _unmapped(live: Live) -> Memory:
     return memory
 
 
-def _used(live: Live, kept: int) -> Memory:
-    """Return a huge page of which only the first ``kept`` bytes were written; those of others are split before."""
+def _used(live: Live, parts: _Parts) -> Memory:
+    """Return a huge page of which only ``parts`` were written; those of others are split before."""
     _shrink(live)
     set_policy(live, "madvise")
     with_blocks(live, pmd_size(live), 1)
     memory = advised(live)
-    memory.actor.fill(memory.address, kept, WORD, 1)
+    for offset, length in parts:
+        memory.actor.fill(memory.address + offset, length, WORD, 1 + offset)
     found = memory.smaps().anon_huge_pages
     if found != memory.length:
         expect_no_shortage(live, memory.size, 1)

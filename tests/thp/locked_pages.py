@@ -1,6 +1,7 @@
 """Which pages of locked memory are locked, whatever kind of pages, as kpageflags, Mlocked and Unevictable tell."""
 
-from collections.abc import Callable
+import mmap
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 
@@ -8,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE, kpageflags
 from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import (
     expect_change,
@@ -20,9 +21,9 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, set_policy, smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MLOCK_ONFAULT
+from hugepage_qa.kernel.uapi import MAP_FIXED, MLOCK_ONFAULT
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 LOCKED_PAGES = Area("thp/locked-pages", sizes=Sizes.ONCE)
@@ -34,6 +35,7 @@ _PAGES = 2
 _COUNTERS = "Mlocked", "Unevictable"
 #: of /proc/vmstat
 _RESCUED = "unevictable_pgs_rescued"
+_PMD_SIZED = "huge pages"
 
 #: a way to lock memory, or to unlock it, and what it is called
 _Way = tuple[str, Callable[[Live, Memory], object]]
@@ -99,7 +101,7 @@ def counted(live: Live) -> None:
     length = _PAGES * pmd_size(live)
 
     def lock(memory: Memory) -> None:
-        memory.actor.call("mlock", memory.address, memory.length)
+        _lock(memory)
         _settle(live)
 
     def unlock(memory: Memory) -> None:
@@ -117,6 +119,69 @@ def counted(live: Live) -> None:
             counters = _COUNTERS if make in _HUGE else _COUNTERS[:1]
             expect_change(live, dict.fromkeys(counters, length), partial(make, live, _PAGES), lock)
             expect_change(live, dict.fromkeys(counters, -length), partial(locked, make), unlock)
+
+
+@LOCKED_PAGES.case(
+    "pages that come into locked memory, huge ones, smaller ones and base pages, are counted as locked, all their base"
+    " pages, once, by Mlocked and unevictable_pgs_mlocked: when what is locked on fault is written, when it is locked"
+    " and none of it was there, and when it is mapped locked",
+    f"{DOC}; mlock2(2) MLOCK_ONFAULT; mmap(2) MAP_LOCKED; mm/mlock.c mlock_new_folio()",
+)
+def counted_when_they_come(live: Live) -> None:
+    let_rest(live)
+    ways: tuple[tuple[str, Callable[[Live, int], Memory], Callable[[Memory], None]], ...] = (
+        ("written", _locked_on_fault, Memory.fill),
+        ("locked", _mapped, _lock),
+        ("mapped locked", _place, partial(_map, flags=live.host.uapi.map_locked)),
+    )
+    for kind, pages in _kinds_that_come(live):
+        for way, prepare, act in ways:
+            with live.about(f"{kind}, {way}"):
+                length = pages * pmd_size(live)
+                events = {"unevictable_pgs_mlocked": length // live.base_page, "unevictable_pgs_munlocked": 0}
+                rise = {"Mlocked": length, **events}
+                memory = expect_change(live, rise, partial(prepare, live, pages), act)
+                if kind == _PMD_SIZED and mapped_huge(memory) < length:
+                    need_blocks(live, memory)
+                live.expect("huge pages", length if kind == _PMD_SIZED else 0, mapped_huge(memory))
+            memory.actor.end()
+
+
+def _kinds_that_come(live: Live) -> Iterator[tuple[str, int]]:
+    """Have all new memory in pages of one kind after the other; yield what it is, and the huge pages to try it on."""
+    set_policy(live, "always")
+    yield _PMD_SIZED, _PAGES
+    set_policy(live, "never")
+    yield "base pages", 1
+    sizes = smaller_sizes(live)
+    for size, path in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]} if sizes else ()):
+        # where memory is fragmented some come in smaller ones yet: the sum is the same
+        live.set_knob(f"{path}/enabled", "always")
+        yield f"pages of {size >> 10} kB", 1
+        live.set_knob(f"{path}/enabled", "never")
+
+
+def _place(live: Live, pages: int) -> Memory:
+    """Return memory that is not mapped yet, but has a place."""
+    actor, size = live.actor(), pmd_size(live)
+    return Memory(live, actor, room_for(actor, pages, size), pages, size)
+
+
+def _map(memory: Memory, flags: int = 0) -> None:
+    flags |= mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
+    memory.actor.mmap(memory.length, READ_WRITE, flags, address=memory.address)
+
+
+def _mapped(live: Live, pages: int) -> Memory:
+    memory = _place(live, pages)
+    _map(memory)
+    return memory
+
+
+def _locked_on_fault(live: Live, pages: int) -> Memory:
+    memory = _mapped(live, pages)
+    memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+    return memory
 
 
 @LOCKED_PAGES.case(
@@ -218,6 +283,10 @@ def segment_that_is_locked(live: Live) -> None:
             memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
             _expect_pages(live, "of one that was locked and not used", memory, 0)
         memory.actor.end()
+
+
+def _lock(memory: Memory) -> None:
+    memory.actor.call("mlock", memory.address, memory.length)
 
 
 def _unlock(memory: Memory) -> None:

@@ -225,7 +225,7 @@ class FakeCheck:
         groups: tuple[str, ...],
         boots: int,
         live: LiveWanted,
-        _finished: object,
+        *_told: object,
     ) -> None:
         self.architecture, self.settings = architecture, settings
         self.groups, self.boots, self.live = groups, boots, live

@@ -17,7 +17,7 @@ from hugepage_qa.cases.khugepaged_clock import (
     quicken,
 )
 from hugepage_qa.cases.khugepaged_sleep import await_sleep
-from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
+from hugepage_qa.cases.khugepaged_work import COLLAPSE_SINCE, expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
@@ -44,14 +44,12 @@ from hugepage_qa.kernel.uapi import (
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.version import KernelVersion
 
 SOURCES = Area("thp/collapse-sources", sizes=Sizes.ONCE, uncleared=True)
 
 DOC = f"{THP_DOC} Khugepaged controls"
 COLLAPSE = "madvise(2) MADV_COLLAPSE"
 SCAN = "mm/khugepaged.c hpage_collapse_scan_pmd(), collapse_scan_pmd()"
-_ADVICE_SINCE = KernelVersion(6, 1)
 _SLEEP_MILLISECONDS = 500
 _PAGES = 12
 #: made in rounds of one huge page and of four, and so much more may be for what a process has besides
@@ -313,7 +311,7 @@ def _has(memory: Memory, huge: int) -> bool:
 
 def _ways(live: Live) -> Iterator[bool]:
     """Yield whether advice (since Linux 6.1) makes huge pages, or khugepaged, which sleeps until ``_make_huge``."""
-    for by_advice in (False, True) if live.kernel_version >= _ADVICE_SINCE else (False,):
+    for by_advice in (False, True) if live.kernel_version >= COLLAPSE_SINCE else (False,):
         put_to_work(live)
         _let_sleep(live)
         yield by_advice

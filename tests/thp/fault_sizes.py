@@ -116,7 +116,7 @@ def _map(live: Live, allowed: list[int], number: int) -> _Faults:
     memory = map_aligned(live, _PAGES, pmd_size(live), advice=MADV_HUGEPAGE)
     actor, base, of_a_page = memory.actor, live.base_page, memory.size // live.base_page
     end = _PAGES * of_a_page
-    first, last, hole, border = 1 + number, end - 3 - number, of_a_page + 5 * number, of_a_page // 2 + 3 * number
+    first, last, hole, border = 1 + number, end - 3 - number, of_a_page + 3 * number, of_a_page // 2 + 2 * number
     for start, length in ((0, first), (hole, 1), (last, end - last)):
         actor.call("munmap", memory.address + start * base, length * base)
     # a mapping with other flags is one of its own

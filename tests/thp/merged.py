@@ -3,10 +3,10 @@
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.merged_pages import KSM_DOC, await_merged, base_page_count, shared_frames, start_merging
+from hugepage_qa.cases.process_counters import anonymous_memory
 from hugepage_qa.cases.thp_memory import need_blocks
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.ksm import DIRECTORY
@@ -74,13 +74,13 @@ def pages_of_zeroes(live: Live) -> None:
     memory.touch(value=0)
     need_blocks(live, memory)
     live.expect("AnonHugePages of zeroes", memory.length, memory.smaps().anon_huge_pages)
-    resident, count = _resident(live, memory), base_page_count(live, memory)
+    resident, count = anonymous_memory(live, memory), base_page_count(live, memory)
     memory.advise(MADV_MERGEABLE)
     found = await_merged(live, memory, lambda: count - memory.smaps().rss // live.base_page)
     live.expect("base pages that are no memory of the process", count, found)
     live.expect("AnonHugePages when they were merged", 0, memory.smaps().anon_huge_pages)
     # an actor has little else, of which some may come meanwhile
-    live.expect("RssAnon is less by most of it", True, resident - _resident(live, memory) > memory.length // 2)
+    live.expect("RssAnon is less by most of it", True, resident - anonymous_memory(live, memory) > memory.length // 2)
     memory.expect_zero()
     memory.touch(value=_NEW_VALUE)
     live.expect("Rss when a word was written", live.base_page, memory.smaps().rss)
@@ -168,10 +168,6 @@ def _expect_in_smaps(live: Live, memory: Memory, merged: int) -> None:
     found = [mapping.fields["KSM"] for mapping in mappings if "KSM" in mapping.fields]
     if found:
         live.expect("KSM of smaps", merged * live.base_page, sum(found))
-
-
-def _resident(live: Live, memory: Memory) -> int:
-    return process_status(live, memory.actor).sizes["RssAnon"]
 
 
 class ThpMerged(LiveTest):

@@ -42,7 +42,8 @@ def limit_of_sharing(live: Live) -> None:
         raise CannotRun("what others have merged keeps the limit from being changed: for machines that are thrown away")
     # when nobody has merged pages any more the limit can be put back
     if (before := live.host.read(_LIMIT)) is not None:
-        live.when_actors_have_ended(_put_back, live.host, before.strip())
+        run = (live.host.read(f"{DIRECTORY}/run") or "").strip()
+        live.when_actors_have_ended(_put_back, live.host, before.strip(), run)
     start_merging(live)
     for limit, times in ((_LEAST_LIMIT, [2, 2]), (_LEAST_LIMIT + 1, [1, 3]), (_PROCESSES, [4])):
         live.host.write(f"{DIRECTORY}/run", "2")
@@ -55,8 +56,8 @@ def limit_of_sharing(live: Live) -> None:
     live.expect("max_page_sharing", _PROCESSES, read_integer(ObservedTree(live.host), _LIMIT))
 
 
-def _put_back(host: Host, limit: str) -> None:
-    for name, value in (("run", "2"), ("max_page_sharing", limit), ("run", "0")):
+def _put_back(host: Host, limit: str, run: str) -> None:
+    for name, value in (("run", "2"), ("max_page_sharing", limit), ("run", run)):
         host.write(f"{DIRECTORY}/{name}", value)
 
 

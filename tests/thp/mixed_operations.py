@@ -21,7 +21,15 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, map_start, need_blocks, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import (
+    allow_on_advice,
+    map_aligned,
+    map_start,
+    mapped_huge,
+    need_blocks,
+    pmd_size,
+    room_for,
+)
 from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
@@ -341,8 +349,8 @@ def anything_done_to_all_sizes(live: Live) -> None:
     f"{SOURCE}; mm/shmem.c; mm/khugepaged.c collapse_file()",
 )
 def anything_done_to_shared_memory(live: Live) -> None:
-    allow_on_advice(live)
     let_rest(live)
+    allow_on_advice(live)
     need_swap(live, _PAGES * pmd_size(live))
     for number in range(2 * _PROGRAMS, 3 * _PROGRAMS):
         actor = live.actor()
@@ -363,6 +371,7 @@ def _run(live: Live, memory: Memory, number: int, file: int | None = None) -> No
     with_blocks(live, memory.size, _PAGES * _MOST_PROCESSES)
     memory.fill()
     need_blocks(live, memory)
+    live.expect("memory in huge pages before", memory.length, mapped_huge(memory))
     with live.about(f"program {number}"):
         _Program(live, memory, Random(number), file).run()  # noqa: S311 - what is done, no secret
 

@@ -12,6 +12,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.uapi import MADV_DONTDUMP, MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -37,9 +38,8 @@ Part = tuple[int, int]
 )
 def advised_around_holes(live: Live) -> None:
     let_rest(live)
-    for advice, row in product((mmap.MADV_DONTNEED, *_FLAGS), range(len(_ranges(1, 1)))):
+    for advice, (start, end) in product((mmap.MADV_DONTNEED, *_FLAGS), _ranges(pmd_size(live), live.base_page)):
         memory, mapped = _with_holes(live)
-        start, end = _ranges(memory.size, live.base_page)[row]
         parts = [(max(start, first), min(end, last)) for first, last in mapped if first < end and start < last]
         has_hole = sum(last - first for first, last in parts) < end - start
         with live.about(f"advice {advice} from {start} to {end}"):
@@ -91,14 +91,13 @@ def advised_wrongly(live: Live) -> None:
 )
 def protected_up_to_holes(live: Live) -> None:
     let_rest(live)
-    for row, is_file in product(range(len(_ranges(1, 1))), (False, True)):
+    for (start, end), is_file in product(_ranges(pmd_size(live), live.base_page), (False, True)):
         memory, mapped = _with_holes(live)
         allowed = READ_WRITE if is_file else mmap.PROT_READ
         if is_file:
             _put_read_only_file(live, memory)
             for first, last in mapped:
                 memory.actor.call("mprotect", memory.address + first, last - first, mmap.PROT_READ)
-        start, end = _ranges(memory.size, live.base_page)[row]
         parts = [(start, min(end, last)) for first, last in mapped if first <= start < last]
         refusal = errno.EACCES if is_file else errno.ENOMEM
         has_all = parts == [(start, end)]

@@ -10,7 +10,14 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import need_blocks, pmd_size, room_for, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import (
+    let_only_pmd_inherit,
+    need_blocks,
+    pmd_size,
+    room_for,
+    shared_base_pages,
+    shared_huge_pages,
+)
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -187,6 +194,7 @@ def refused(live: Live) -> None:
 )
 def mapped_once_more(live: Live) -> None:
     let_rest(live)
+    let_only_pmd_inherit(live)
     for make in (shared_huge_pages, shared_base_pages):
         memory = make(live, 2)
         actor, size = memory.actor, memory.size

@@ -1,12 +1,15 @@
 """Memory that nobody uses, which khugepaged makes no huge pages of."""
 
+import mmap
+
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, keeps_use_when_split
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, await_scans
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
@@ -28,7 +31,7 @@ SINCE = "6.1"
 def used_again(live: Live) -> None:
     _need_kept_use(live)
     put_to_work(live)
-    last = advised(live).size - live.base_page
+    last = pmd_size(live) - live.base_page
     for place, is_read in ((0, True), (last, True), (last // 2, False)):
         memory = _unused(live)
         _expect_left_alone(live, memory, "nobody uses it")
@@ -61,7 +64,7 @@ def half_of_it_used(live: Live) -> None:
     for used in (base, half - base):
         live.expect("words that changed", 0, memory.wrong(base, used))
         _expect_left_alone(live, memory, f"{used} bytes are used")
-        live.expect("memory in swap", base, swapped(memory))
+        _expect_swapped(live, memory, base)
     live.expect("words that changed", 0, memory.wrong(half, base))
     expect_collapse(live, memory, memory.length)
     live.expect("memory in swap when it is huge", 0, swapped(memory))
@@ -81,10 +84,21 @@ def _unused(live: Live, in_swap: int = 0) -> Memory:
     if in_swap:
         length = in_swap * live.base_page
         live.host.wait_until(lambda: parts_out(live, memory, [(0, length)], lambda: swapped(memory) == length))
-        live.expect("memory in swap", length, swapped(memory))
+        _expect_swapped(live, memory, length)
     clear_refs(live, memory, CLEAR_REFS_ALL)
+    # a processor that still knows an entry of the page table marks nothing as used in it, and nobody has it forget it
+    for prot in (mmap.PROT_READ, READ_WRITE):
+        memory.actor.call("mprotect", memory.address, memory.length, prot)
     memory.advise(MADV_HUGEPAGE)
     return memory
+
+
+def _expect_swapped(live: Live, memory: Memory, length: int) -> None:
+    """Expect ``length`` bytes to be in swap. Raises CannotRun where somebody needs so much memory that more are."""
+    found = swapped(memory)
+    if found > length:
+        raise CannotRun(f"{found - length} bytes more are in swap than were put there: others need memory")
+    live.expect("memory in swap", length, found)
 
 
 def _expect_left_alone(live: Live, memory: Memory, what: str) -> None:

@@ -4,25 +4,23 @@ import errno
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
+from hugepage_qa.cases.khugepaged_work import COLLAPSE_SINCE, expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_pages, nodes_of
-from hugepage_qa.cases.process_counters import may_lack
+from hugepage_qa.cases.process_counters import anonymous_memory, may_lack
 from hugepage_qa.cases.thp_memory import collapse, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_zeroes, set_policy
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.version import KernelVersion
 
 ZEROES = Area("thp/zeroes", sizes=Sizes.ONCE)
 
-_ADVICE_SINCE = KernelVersion(6, 1)
-#: more than what a counter of a process may be off by
-_PAGES = 4
+#: as many huge pages at least, and so many times as many as would be lost in what a counter may be off by
+_PAGES, _TIMES = 4, 4
 
 
 def _zeroes_in_parts(live: Live) -> Memory:
@@ -82,7 +80,7 @@ def counted_when_collapsed(live: Live) -> None:
         ((0, base), (base, half)),
         ((size - base, size), (0, 0)),
     )
-    for by_advice in (True, False) if live.kernel_version >= _ADVICE_SINCE else (False,):
+    for by_advice in (True, False) if live.kernel_version >= COLLAPSE_SINCE else (False,):
         if by_advice:
             set_policy(live, "madvise")
             let_rest(live)
@@ -94,9 +92,12 @@ def counted_when_collapsed(live: Live) -> None:
 
 
 def _expect_counted(live: Live, written: tuple[int, int], read: tuple[int, int], by_advice: bool) -> None:
-    memory = advised(live, _PAGES, MADV_NOHUGEPAGE)
+    pages = max(_PAGES, _TIMES * may_lack(live) // pmd_size(live))
+    if 2 * pages * pmd_size(live) > read_meminfo(live.host)["MemFree"]:
+        raise CannotRun(f"{pages} huge pages tell what so many processors count, and are too much of this memory")
+    memory = advised(live, pages, MADV_NOHUGEPAGE)
     present = 0
-    for page in range(_PAGES):
+    for page in range(pages):
         start, end = written
         memory.actor.fill(memory.at(page) + start, end - start, live.base_page, 1)
         present += end - start
@@ -105,7 +106,7 @@ def _expect_counted(live: Live, written: tuple[int, int], read: tuple[int, int],
             found = memory.actor.nonzero(memory.at(page) + start, end - start)
             live.expect("words that are not zero", 0, found)
     live.expect("Rss before", present, memory.smaps().rss)
-    before = _resident(live, memory)
+    before = anonymous_memory(live, memory)
     memory.advise(MADV_HUGEPAGE)
     if by_advice:
         collapse(live, partial(memory.advise, MADV_COLLAPSE))
@@ -113,20 +114,16 @@ def _expect_counted(live: Live, written: tuple[int, int], read: tuple[int, int],
     else:
         expect_collapse(live, memory, memory.length)
     live.expect("Rss", memory.length, memory.smaps().rss)
-    now = _resident(live, memory)
+    now = anonymous_memory(live, memory)
     _expect_about(live, "RssAnon grew by", memory.length - present, now - before)
     memory.unmap()
-    _expect_about(live, "RssAnon fell by", memory.length, now - _resident(live, memory))
+    _expect_about(live, "RssAnon fell by", memory.length, now - anonymous_memory(live, memory))
     memory.actor.end()
 
 
 def _expect_about(live: Live, what: str, expected: int, found: int) -> None:
     off = may_lack(live)
     live.expect(f"{what} {expected} bytes, found {found}, within {off}", True, abs(found - expected) <= off)
-
-
-def _resident(live: Live, memory: Memory) -> int:
-    return process_status(live, memory.actor).sizes["RssAnon"]
 
 
 class ThpZeroes(LiveTest):

@@ -6,6 +6,10 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.version import KernelVersion
+
+#: MADV_COLLAPSE makes huge pages, as khugepaged does
+COLLAPSE_SINCE = KernelVersion(6, 1)
 
 
 def put_to_work(live: Live, *, pmd: str = "inherit") -> None:

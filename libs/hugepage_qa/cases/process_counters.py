@@ -2,7 +2,9 @@
 
 import re
 
+from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 
 _DIRECTORY = "sys/devices/system/cpu"
 _CPU = re.compile(r"cpu\d+")
@@ -19,3 +21,8 @@ def may_lack(live: Live) -> int:
     """
     cpus = sum(bool(_CPU.fullmatch(name)) for name in live.host.names(_DIRECTORY))
     return max(_OF_A_THREAD, cpus * max(_OF_A_CPU, 2 * cpus)) * live.base_page
+
+
+def anonymous_memory(live: Live, memory: Memory) -> int:
+    """Return the bytes of anonymous memory (RssAnon) of the process that has ``memory``, as exact as ``may_lack``."""
+    return process_status(live, memory.actor).sizes["RssAnon"]

@@ -91,6 +91,7 @@ class Quirk(Enum):
     LEFT_PAGE_UNTOLD = "left-page-untold"
     BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
+    ZEROES_LOSE_MARKS = "zeroes-lose-marks"
     MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"
 
 

@@ -176,6 +176,21 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="mm/swapfile: fix lost swap bits in unuse_pte() (14a762dd1977)",
         seen="5.10.223; right on 6.1.176, 6.12.117, 7.3.4",
     ),
+    Quirk.ZEROES_LOSE_MARKS: KnownIssue(
+        quirk=Quirk.ZEROES_LOSE_MARKS,
+        summary="base pages of zeroes of a huge page that is split are soft-dirty no more and not protected by a "
+        "userfaultfd any more: who tracks writes misses them",
+        example="a huge page of which each second base page of the second half is zero, protected, is split: 384 of "
+        "512 base pages are protected, and a write to another one is told to nobody",
+        cause="try_to_map_unused_to_zeropage() makes a new entry and takes no bit of that of migration with it "
+        "(b1f202060afe)",
+        since=KernelVersion(6, 12),
+        until=KernelVersion(6, 18),
+        fix="mm/rmap: fix soft-dirty and uffd-wp bit loss when remapping zero-filled mTHP subpage to shared zeropage "
+        "(9658d698a8a8)",
+        backports=(KernelVersion(6, 12, 55), KernelVersion(6, 17, 4)),
+        seen="right on 6.12.117, 7.3.4",
+    ),
     Quirk.HUGE_PAGE_OF_NO_FILE: KnownIssue(
         quirk=Quirk.HUGE_PAGE_OF_NO_FILE,
         summary="/proc/PID/pagemap shows the base pages of shared memory that is mapped by a huge page as such of "

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ci.seeded_kernel.command_line import BROKEN, Parser
@@ -144,12 +145,12 @@ def _joined(configurations: Sequence[str]) -> str:
 
 
 def _make(source: SeededSource, built: Path, *words: str) -> None:
-    """Run make, telling every minute how many objects there are. Raises InputError where it fails."""
+    """Run make, telling every minute how many objects it has made. Raises InputError where it fails."""
     # the make that called us exports its own ARCH, which is empty, and hands its options down
     environment = {name: value for name, value in os.environ.items() if name not in ("ARCH", "MAKELEVEL")}
     environment = {name: value for name, value in environment.items() if not name.endswith("FLAGS")}
     command = ["nice", "-n", "19", "make", "-s", "-C", str(source.tree), f"O={built}", *words]
-    began = time.monotonic()
+    began, at = time.monotonic(), time.time()
     with subprocess.Popen(command, env=environment) as child:
         try:
             while True:
@@ -157,14 +158,23 @@ def _make(source: SeededSource, built: Path, *words: str) -> None:
                     code = child.wait(_TOLD_EVERY)
                     break
                 except subprocess.TimeoutExpired:
-                    # which passes over directories that are gone when they are looked into
-                    objects = sum(name.endswith(".o") for _place, _below, names in os.walk(built) for name in names)
-                    print(f"{time.monotonic() - began:.0f} s: {objects} objects", flush=True)
+                    print(f"{time.monotonic() - began:.0f} s: {_objects(built, at)} objects", flush=True)
         finally:
             # when we are stopped: make ends what it has started, and removes what is half made
             child.terminate()
     if code != 0:
         raise InputError(f"{' '.join(command)}: make failed, see above")
+
+
+def _objects(built: Path, since: float) -> int:
+    """Count the objects that were made ``since`` then; make removes files and directories meanwhile."""
+    made = 0
+    for place, _below, names in os.walk(built):
+        for name in names:
+            if name.endswith(".o"):
+                with suppress(FileNotFoundError):
+                    made += Path(place, name).stat().st_mtime >= since
+    return made
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import PRESENT, Memory, runs
+from hugepage_qa.cases.mapped_memory import PRESENT, SWAPPED, Memory, runs
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes
 from hugepage_qa.kernel.tree import read_integer
@@ -20,8 +20,6 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 FAULTS = Area("thp/fault-sizes", sizes=Sizes.ONCE)
 
-#: of an entry of pagemap: what is in swap has its place in the page table, too
-_SWAPPED = 1 << 62
 _PAGES = 2
 _TOUCHES = 24
 #: of so many touches one is a read, and before one of so many some base pages are given back
@@ -136,7 +134,7 @@ def _touch_at_random(live: Live, faults: _Faults, random: Random) -> None:
         page = ends[number] if number < len(ends) else _somewhere(faults, mapping, random)
         is_read = random.randrange(_READ_OF) == 0
         size = faults.touch(live, page, is_read)
-        found = {at for at, entry in enumerate(faults.memory.whole_pagemap()) if entry & (PRESENT | _SWAPPED)}
+        found = {at for at, entry in enumerate(faults.memory.whole_pagemap()) if entry & (PRESENT | SWAPPED)}
         if found < faults.there and size > 1:
             expect_no_node_short(live, size * base, 1)
         what = f"touch {number} ({'read' if is_read else 'write'} of base page {page}, {size} of them)"

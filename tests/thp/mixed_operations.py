@@ -31,6 +31,7 @@ from hugepage_qa.cases.thp_memory import (
     room_for,
 )
 from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes
+from hugepage_qa.cases.told_memory import expect_told_alike, permissions
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,
@@ -60,6 +61,7 @@ _OPERATIONS = 60
 _LOOK_AFTER = 10
 _MOST_PROCESSES = 3
 _PROT_NONE = 0
+_PERMISSIONS: dict[int | None, str] = {_PROT_NONE: "--", mmap.PROT_READ: "r-", READ_WRITE: "rw"}
 #: what is stored by two operations differs in each word
 _VALUE_STEP = 1 << 32
 
@@ -73,6 +75,11 @@ class _BasePage:
     @property
     def is_mapped(self) -> bool:
         return self.prot is not None
+
+    @property
+    def permissions(self) -> str:
+        """As smaps shows them; empty where it is not mapped."""
+        return _PERMISSIONS.get(self.prot, "")
 
     @property
     def is_readable(self) -> bool:
@@ -315,6 +322,10 @@ class _Program:
                 for end in ends:
                     self._live.expect_signal(signal.SIGSEGV, actor.write, end, 1)
         self._live.expect("words that are not what they were", 0, wrong)
+        told = permissions(self._live, self._one.memory)
+        others = [number for number, page in enumerate(self._one.pages) if page.permissions != told[number]]
+        self._live.expect("base pages of which smaps tells other permissions", [], others)
+        expect_told_alike(self._live, self._one.memory)
 
 
 @MIXED.case(

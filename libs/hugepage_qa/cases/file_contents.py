@@ -197,7 +197,9 @@ class KnownFile:
 
     def expect_mapped(self, memory: Memory) -> None:
         """Expect ``memory``, which it has been mapped in before, to show what it must hold."""
-        self._live.expect("words that are wrong where it was mapped before", 0, self._wrong(memory.address))
+        self._live.expect(
+            "words that are wrong where it was mapped before", 0, self._wrong(memory.address, actor=memory.actor)
+        )
 
     def read(self, length: int) -> None:
         """Read its first ``length`` bytes, one piece after the other, so that it is read ahead. Raises OSError."""
@@ -212,14 +214,14 @@ class KnownFile:
         self._live.expect("bytes read", expected, read(self, self._buffer, first, length))
         self._live.expect("words that are wrong", 0, self._wrong(self._buffer, first, first + expected))
 
-    def _wrong(self, address: int, first: int = 0, end: int | None = None) -> int:
-        """Return how many words at ``address`` are not what must stand from ``first`` to ``end``."""
-        wrong = 0
+    def _wrong(self, address: int, first: int = 0, end: int | None = None, actor: Actor | None = None) -> int:
+        """Return how many words at ``address`` are not what must stand from ``first`` to ``end``, as ``actor`` sees."""
+        wrong, actor = 0, actor or self.actor
         for piece in self.contents.between(first, self.contents.length if end is None else end):
             if piece.value is None:
-                wrong += self.actor.nonzero(address, piece.length)
+                wrong += actor.nonzero(address, piece.length)
             else:
-                wrong += self.actor.check(address, piece.length, WORD, piece.value)
+                wrong += actor.check(address, piece.length, WORD, piece.value)
             address += piece.length
         return wrong
 

@@ -67,18 +67,30 @@ def largest_folio(live: Live, actor: Actor, frames: Sequence[int]) -> int:
 
     A head begins a folio, and each tail goes on with it. Raises CannotRun for a kernel without /proc/kpageflags.
     """
-    descriptor = _open(live, actor, _FLAGS)
-    # a file often has its pages backwards in memory: read one by one they are a thousand requests
-    groups = {
-        group: read_entries(actor, descriptor, group * _NEIGHBOURS, _NEIGHBOURS)
-        for group in sorted({frame // _NEIGHBOURS for frame in frames})
-    }
-    actor.call("close", descriptor)
+    groups = _neighbours(live, actor, frames)
     largest = pages = 0
     for frame in frames:
         pages = pages + 1 if groups[frame // _NEIGHBOURS][frame % _NEIGHBOURS] & COMPOUND_TAIL else 1
         largest = max(largest, pages)
     return largest
+
+
+def zeroes_among(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
+    """Return which of ``frames`` are pages of zeroes, huge or not. Raises CannotRun as above."""
+    wanted = set(frames)
+    groups = _neighbours(live, actor, wanted)
+    return {frame for frame in wanted if groups[frame // _NEIGHBOURS][frame % _NEIGHBOURS] & ZERO}
+
+
+def _neighbours(live: Live, actor: Actor, frames: Iterable[int]) -> dict[int, tuple[int, ...]]:
+    """Return the flags of ``frames`` and of those beside them: read one by one they would be a thousand requests."""
+    descriptor = _open(live, actor, _FLAGS)
+    groups = {
+        group: read_entries(actor, descriptor, group * _NEIGHBOURS, _NEIGHBOURS)
+        for group in sorted({frame // _NEIGHBOURS for frame in frames})
+    }
+    actor.call("close", descriptor)
+    return groups
 
 
 def _of_frames(live: Live, actor: Actor, file: str, frames: Iterable[int]) -> list[int]:

@@ -1,6 +1,7 @@
 """Pages that somebody holds who has no file open: they outlive their place in the file, the file and the mount."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 
 from hugepage_qa.cases.case import Area
@@ -21,17 +22,18 @@ _LIMITS = ((None, None), (None, 2), (None, _ALL), (1, _ALL), (2, 2), (2, None), 
 
 @OUTLIVED.case(
     "a page that a pipe holds outlives its file and its mount, and holds what it held; it still counts as one of those"
-    " that min_size= promises, which are all given back with the last page, and the next mount has all of its limits",
+    " that min_size= promises, which are all given back with the last page",
     f"{HUGETLB_DOC} min_size; vmsplice(2); mm/hugetlb.c hugepage_put_subpool(), unlock_or_release_subpool(),"
     " free_huge_folio()",
     pages=_ALL,
 )
 def held_page_outlives_its_mount(live: Live) -> None:
     rows = [(limits, held) for limits in _LIMITS for held in range(1, _USED + 1)]
-    # gigantic pages take a second each
-    for ((least, most), held), end in zip(rows[::4] if live.is_gigantic else rows, cycle(_ENDS)):
+    # gigantic pages take a second each: some rows, with one page held and with both
+    for ((least, most), held), end in zip(rows[::5] if live.is_gigantic else rows, cycle(_ENDS)):
         promised = least or 0
         point = live.host.mount(_options(live, least, most))
+        unmount = live.once_at_the_end(partial(live.host.unmount, point))
         path = f"{point}/file"
         file = open_file(live, path)
         memory = file.map(_USED)
@@ -43,7 +45,7 @@ def held_page_outlives_its_mount(live: Live) -> None:
             end(file, path)
             left = max(promised - held, 0)
             live.expect_pool(nr=_ALL, free=_ALL - held, resv=left)
-            live.host.unmount(point)
+            unmount()
             live.expect_pool(nr=_ALL, free=_ALL - held, resv=left)
             for page, reader in enumerate(readers):
                 live.expect("what comes out of the pipe", 7 + page, word_from(live, file.actor, reader))

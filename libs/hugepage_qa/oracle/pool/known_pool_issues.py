@@ -217,7 +217,7 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             "takes all to be given back when as many are reserved: hugepage_put_subpool() frees the subpool that the "
             "page names (1c5ecae3a93f); before 1d88433bb008 (5.12) it did not look at that either",
             since=KernelVersion(4, 1),
-            reported="\"mm: hugetlb: Track used_hpages when getting/putting pages from subpool\" was sent to linux-mm "
+            reported='"mm: hugetlb: Track used_hpages when getting/putting pages from subpool" was sent to linux-mm '
             "and stable in July 2026, for another reason, and is not in 7.3.4",
             seen="6.1.176, 6.12.117, 7.3.4",
         ),

@@ -46,13 +46,14 @@ int main(void)
 	struct udmabuf_create part = {.memfd = file, .size = sysconf(_SC_PAGESIZE)};
 
 	set(POOL, number(MEMINFO, "HugePages_Total:") ? -1 : 2);
-	if (number(MEMINFO, "HugePages_Free:") != 2 || ftruncate(file, size) || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) ||
+	if (number(MEMINFO, "HugePages_Free:") != 2 || ftruncate(file, size) ||
+	    fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) ||
 	    mmap(NULL, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0) == MAP_FAILED)
 		return perror("cannot be tried here: a hugetlb memfd, and a mapping of 1 page of 2"), 2;
 	if (number(MEMINFO, "HugePages_Rsvd:") != 1 || ioctl(device, UDMABUF_CREATE, &part) < 0)
 		return perror("cannot be tried here: UDMABUF_CREATE of a hole"), 2;
 	reserved = number(MEMINFO, "HugePages_Rsvd:");
-	printf("1 page of 2 is reserved for a mapping; made a udmabuf of a hole of a memfd, which takes the other one\n");
+	puts("1 page of 2 is reserved for a mapping; made a udmabuf of a hole of a memfd, which takes the other one");
 	printf("expected: 1 page is reserved, 1 is free\nfound: %ld reserved, %ld free\n", reserved,
 	       number(MEMINFO, "HugePages_Free:"));
 	return reserved != 1;

@@ -47,7 +47,8 @@ int main(void)
 	close(ends[0]), close(ends[1]);
 	for (int key = 0; key < KEYS; key++)
 		wrong += syscall(SYS_keyctl, KEYCTL_READ, keys[key], now, sizeof(now)) != sizeof(now) || now[0] != 5;
-	printf("a mount with min_size= of 1 page is gone, a pipe has a page of it; made %d keys, closed the pipe\n", KEYS);
+	printf("a mount with min_size= of 1 page is gone, a pipe has a page of it; made %d keys, closed the pipe\n",
+	       KEYS);
 	printf("expected: no key has changed\nfound: %d have\n", wrong);
 	return wrong > 0;
 }

@@ -9,15 +9,18 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, open_fi
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.kernel.uapi import AT_FDCWD
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 OUTLIVED = Area("outlived-mounts")
 #: pages of the pool, and of the file
 _ALL, _USED = 4, 2
-#: min_size= and size= in pages. Where there is no size= the file uses no more than what is promised: the kernel, which
-#: does not count what is used then, takes the last page for given back when all is promised again
+#: min_size= and size= in pages
 _LIMITS = ((None, None), (None, 2), (None, _ALL), (1, _ALL), (2, 2), (2, None), (3, _ALL), (_ALL, _ALL), (3, None))
+#: fewer pages than the file uses are promised, and nothing limits it
+_LESS_THAN_USED = ((1, None),)
 
 
 @OUTLIVED.case(
@@ -28,7 +31,11 @@ _LIMITS = ((None, None), (None, 2), (None, _ALL), (1, _ALL), (2, 2), (2, None), 
     pages=_ALL,
 )
 def held_page_outlives_its_mount(live: Live) -> None:
-    rows = [(limits, held) for limits in _LIMITS for held in range(1, _USED + 1)]
+    # with the bug a page that is given back changes memory that was freed, which may stop a CPU: what shows it is
+    # "hugepage-qa reproduce", on a machine that is thrown away
+    is_counted = not POOL_ISSUES[Quirk.SUBPOOL_FREED_IN_USE].applies_to(live.kernel_version)
+    limits_here = (*_LIMITS, *_LESS_THAN_USED) if is_counted else _LIMITS
+    rows = [(limits, held) for limits in limits_here for held in range(1, _USED + 1)]
     # gigantic pages take a second each: some rows, with one page held and with both
     for ((least, most), held), end in zip(rows[::5] if live.is_gigantic else rows, cycle(_ENDS)):
         promised = least or 0

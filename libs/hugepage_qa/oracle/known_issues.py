@@ -59,6 +59,8 @@ class Quirk(Enum):
     FAILED_MOVE_ENDS_RESERVATION = "failed-move-ends-reservation"
     FORK_LOSES_PAGES = "fork-loses-pages"
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
+    SUBPOOL_FREED_IN_USE = "subpool-freed-in-use"
+    BUFFER_TAKES_RESERVED = "buffer-takes-reserved"
     ATTACHMENT_RESERVES = "attachment-reserves"
     COPY_NEVER_ENDS = "copy-never-ends"
     UNMAP_PASSES_OVER_A_MOVE = "unmap-passes-over-a-move"

@@ -63,14 +63,16 @@ class TmpfsFile:
         self._actor.fill(self._memory.address, self._memory.size, WORD, 1)
 
     def touch(self, least: int) -> None:
-        """Store one word into its second huge page, which is to take ``least`` bytes of memory.
+        """Store one word into its second huge page, and expect it to take ``least`` bytes of memory.
 
         Raises CannotRun where memory is too fragmented for a huge page.
         """
         taken = self._file.blocks + least
         self._memory.touch(1)
-        if self._file.blocks != taken:
+        found = self._file.blocks
+        if found != taken:
             expect_no_node_short(self._live, self._memory.size, 1)
+        self._live.expect("st_blocks", taken, found)
 
     def write(self) -> None:
         """Write all of its second huge page: what the first one holds."""

@@ -8,10 +8,10 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import ANONYMOUS, COMPOUND_HEAD, COMPOUND_TAIL, MAPPED, TRANSPARENT
-from hugepage_qa.cases.idle_bitmap import BITS, IdleBitmap, last_attempt, use
+from hugepage_qa.cases.idle_bitmap import BITS, IdleBitmap, last_attempt, let_uses_show, use
 from hugepage_qa.cases.idle_bitmap import DOC as IDLE_DOC
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, PRESENT, WORD, Memory, read_entries
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.machine.host import CannotRun
@@ -110,9 +110,7 @@ def _wrong_base_pages(live: Live, bitmap: IdleBitmap, memory: Memory) -> tuple[s
     chosen, used = set(frames[::7]), set(frames[::14])
     bitmap.mark(chosen)
     wrong = set(filter(bitmap.is_idle, frames)) ^ chosen
-    # the processor writes down a use where it has forgotten what it knew of the page
-    for prot in (mmap.PROT_READ, READ_WRITE):
-        memory.protect(prot)
+    let_uses_show(memory)
     places = range(0, len(frames) * live.base_page, 14 * live.base_page)
     held = [memory.actor.read(memory.address + place) for place in places]
     live.expect("what they hold", [1 + place for place in places], held)

@@ -71,8 +71,13 @@ def last_attempt(act: Callable[[], Seen], expected: Seen) -> Seen:
     return act()
 
 
-def use(memory: Memory) -> None:
-    """Read all of ``memory``: the processor writes down a use where it has forgotten what it knew of the page."""
+def let_uses_show(memory: Memory) -> None:
+    """Have the processor forget what it knows of ``memory``: it writes down a use when it does not know the page."""
     for prot in (mmap.PROT_READ, READ_WRITE):
         memory.protect(prot)
+
+
+def use(memory: Memory) -> None:
+    """Read all of ``memory``, in such a way that it shows."""
+    let_uses_show(memory)
     memory.expect_filled()

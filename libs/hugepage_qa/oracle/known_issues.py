@@ -94,6 +94,7 @@ class Quirk(Enum):
     BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
     ZEROES_LOSE_MARKS = "zeroes-lose-marks"
+    HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
     MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"
 
 

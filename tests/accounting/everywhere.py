@@ -20,7 +20,7 @@ from hugepage_qa.cases.counted_states import (
     private_states,
     shared_states,
 )
-from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
@@ -82,7 +82,7 @@ _SWAP_OF_GROUP = "memory.swap.current"
 
 #: what shows huge pages, by the name of the file: bytes by quantity
 Shown = dict[str, dict[str, int]]
-Walk = Callable[[Live, Actor], Iterator[State]]
+Walk = Callable[[Live, Actor, int | None], Iterator[State]]
 _WALKS: dict[str, Walk] = {"private": private_states, "shared": shared_states}
 
 
@@ -97,6 +97,8 @@ def of_a_group(live: Live) -> None:
     node = _prepare(live)
     for name, walk in _WALKS.items():
         group = new_group(live, "memory", Version.TWO)
+        # from who wants memory meanwhile, and not from who asks for it to be swapped out
+        group.write("memory.min", str(4 * PAGES * pmd_size(live)))
         actor = _actor(live, node)
         group.add(actor)
 
@@ -113,7 +115,7 @@ def of_a_group(live: Live) -> None:
             return found
 
         empty = {f"memory.numa_stat of node {each}" for each in live.nodes} - {f"memory.numa_stat of node {node}"}
-        _expect_counted(live, f"{name} memory", walk(live, actor), shown, empty)
+        _expect_counted(live, f"{name} memory", walk(live, actor, node), shown, empty)
         actor.end()
         group.remove()
 
@@ -150,7 +152,7 @@ def of_the_machine(live: Live) -> None:
     empty = {f"{file} of node {each}" for file in ("meminfo", "vmstat") for each in live.nodes if each != node}
     for name, walk in _WALKS.items():
         actor = _actor(live, node)
-        _expect_counted(live, f"{name} memory", walk(live, actor), shown, empty)
+        _expect_counted(live, f"{name} memory", walk(live, actor, node), shown, empty)
         actor.end()
 
 
@@ -164,7 +166,7 @@ def _prepare(live: Live) -> int | None:
     set_thp_policy(live, "madvise")
     let_only_pmd_inherit(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-    compact_if_short(live, size, PAGES)
+    with_blocks(live, size, PAGES, node)
     if node is not None:
         need_memory(live, [node], PAGES * size)
     return node

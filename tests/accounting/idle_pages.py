@@ -1,17 +1,16 @@
 """What the kernel tells of the frames of huge pages: whether they were used since somebody has marked them as idle."""
 
-import mmap
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, clear_refs
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.frames import IDLE, kpageflags
+from hugepage_qa.cases.idle_bitmap import DOC, IdleBitmap, use
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory, read_entries
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import (
     filled_file,
     let_only_pmd_inherit,
@@ -21,58 +20,13 @@ from hugepage_qa.cases.thp_memory import (
     shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
 IDLE_PAGES = Area("accounting/idle-pages", sizes=Sizes.ONCE)
 
-DOC = "Documentation/admin-guide/mm/idle_page_tracking.rst"
-_DIRECTORY, _BITMAP = "sys/kernel/mm/page_idle", "bitmap"
-_BITS = 64
 #: an anonymous huge page can be split to other sizes than a base page
 _ORDERS_SINCE = KernelVersion(6, 10)
-
-
-class _Bitmap:
-    """The file that tells which frames are idle, opened. Raises CannotRun for a kernel without it."""
-
-    def __init__(self, live: Live) -> None:
-        if _BITMAP not in live.host.names(_DIRECTORY):
-            raise CannotRun("this kernel has no CONFIG_IDLE_PAGE_TRACKING")
-        self._live = live
-        self._actor = live.actor()
-        self._descriptor = live.open(self._actor, f"/{_DIRECTORY}/{_BITMAP}", os.O_RDWR)
-
-    def mark(self, frames: Iterable[int]) -> None:
-        """Mark ``frames`` as idle; the other bits of a word are left alone where they are 0."""
-        words: dict[int, int] = {}
-        for frame in frames:
-            words[frame // _BITS] = words.get(frame // _BITS, 0) | 1 << frame % _BITS
-        for number, word in words.items():
-            written = self._actor.call(
-                "pwrite64", self._descriptor, self._actor.uapi.pack("Q", word), WORD, number * WORD
-            )
-            self._live.expect("bytes written", WORD, written)
-
-    def mark_huge(self, memory: Memory) -> int:
-        """Mark the huge page of ``memory`` as idle until it is so, and return its first frame.
-
-        Who moves or isolates it in that moment has it passed over.
-        """
-        first = memory.frames().pop()
-        for _attempt in range(3):
-            self.mark([first])
-            now = memory.frames().pop()
-            if now == first and self.is_idle(first):
-                break
-            first = now
-        self._live.expect("whether what was marked is idle", 1, self.is_idle(first))
-        return first
-
-    def is_idle(self, frame: int) -> int:
-        """Tell whether a frame is idle; the kernel looks now whether it was used."""
-        return read_entries(self._actor, self._descriptor, frame // _BITS, 1)[0] >> frame % _BITS & 1
 
 
 @IDLE_PAGES.case(
@@ -80,11 +34,11 @@ class _Bitmap:
     f"{DOC}; mm/page_idle.c page_idle_clear_pte_refs_one()",
 )
 def idle_huge_page(live: Live) -> None:
-    bitmap = _Bitmap(live)
+    bitmap = IdleBitmap(live)
     let_rest(live)
     used, unused = huge_pages(live), huge_pages(live)
     frames = [bitmap.mark_huge(memory) for memory in (used, unused)]
-    _use(used)
+    use(used)
     live.expect("whether both are idle", [0, 1], [bitmap.is_idle(frame) for frame in frames])
     live.expect("AnonHugePages", used.length, used.smaps().anon_huge_pages)
 
@@ -96,7 +50,7 @@ def idle_huge_page(live: Live) -> None:
     " clear_refs_test_walk()",
 )
 def marked_and_cleared(live: Live) -> None:
-    bitmap = _Bitmap(live)
+    bitmap = IdleBitmap(live)
     let_rest(live)
     let_only_pmd_inherit(live)
     private, shared = (huge_pages, mapped_in_parts, base_pages), (shared_huge_pages, shared_base_pages)
@@ -130,7 +84,7 @@ def marked_and_cleared(live: Live) -> None:
     since="5.13",  # a process can be named to split_huge_pages
 )
 def split_when_idle(live: Live) -> None:
-    bitmap = _Bitmap(live)
+    bitmap = IdleBitmap(live)
     let_rest(live)
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
@@ -146,7 +100,7 @@ def split_when_idle(live: Live) -> None:
         with live.about(f"{make.__name__ if make else 'a file'}, order {order}, {'used' if is_used else 'idle'}"):
             first = bitmap.mark_huge(memory)
             if is_used:
-                _use(memory)
+                use(memory)
                 live.expect("whether what was used is idle", 0, bitmap.is_idle(first))
             where = f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x}" if make else f"{path},0x0,{count:#x}"
             expect_split(live, f"{where},{order}" if order else where, 1)
@@ -159,13 +113,6 @@ def split_when_idle(live: Live) -> None:
                 live.expect("Referenced of all parts", memory.length, _referenced(memory))
             memory.expect_filled()
         memory.actor.end()
-
-
-def _use(memory: Memory) -> None:
-    # the processor writes down a use where it has forgotten what it knew of the page
-    for prot in (mmap.PROT_READ, READ_WRITE):
-        memory.protect(prot)
-    memory.expect_filled()
 
 
 def _referenced(memory: Memory) -> int:

@@ -4,12 +4,15 @@ import errno
 import mmap
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import ANONYMOUS, COMPOUND_HEAD, COMPOUND_TAIL, MAPPED, TRANSPARENT
+from hugepage_qa.cases.idle_bitmap import BITS, IdleBitmap, last_attempt, let_uses_show, use
+from hugepage_qa.cases.idle_bitmap import DOC as IDLE_DOC
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, PRESENT, WORD, read_entries
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, PRESENT, WORD, Memory, read_entries
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -18,8 +21,7 @@ from hugepage_qa.process.actor import Actor, Refused
 READ_ANYWHERE = Area("accounting/read-anywhere", sizes=Sizes.ONCE)
 
 PAGEMAP_DOC = "Documentation/admin-guide/mm/pagemap.rst"
-IDLE_DOC = "Documentation/admin-guide/mm/idle_page_tracking.rst"
-_DIRECTORY, _BITMAP, _BITS = "sys/kernel/mm/page_idle", "bitmap", 64
+_EVERY_BIT = (1 << BITS) - 1
 #: a frame that no machine has
 _BEYOND = 1 << 50
 #: how many entries are read at once
@@ -62,57 +64,57 @@ def entries_of_pages(live: Live) -> None:
     f"{IDLE_DOC}; mm/page_idle.c page_idle_bitmap_read(), page_idle_bitmap_write()",
 )
 def idle_bits(live: Live) -> None:
-    if _BITMAP not in live.host.names(_DIRECTORY):
-        raise CannotRun("this kernel has no CONFIG_IDLE_PAGE_TRACKING")
+    bitmap = IdleBitmap(live)
     let_rest(live)
     marked, other, small = huge_pages(live), huge_pages(live), base_pages(live)
-    watcher = live.actor()
-    descriptor = live.open(watcher, f"/{_DIRECTORY}/{_BITMAP}", os.O_RDWR)
-    words = marked.size // live.base_page // _BITS
+    words = marked.size // live.base_page // BITS
     if not words:
         raise CannotRun("a huge page has fewer base pages than a word of the bitmap has bits")
-
-    def bits(frame: int) -> list[int]:
-        return list(read_entries(watcher, descriptor, frame // _BITS, words))
-
-    def is_idle(frame: int) -> bool:
-        return bool(read_entries(watcher, descriptor, frame // _BITS, 1)[0] >> frame % _BITS & 1)
-
-    def write(first: int, *values: int) -> int:
-        data = watcher.uapi.pack(f"{len(values)}Q", *values)
-        return watcher.call("pwrite64", descriptor, data, len(data), first * WORD)
-
-    frames = [memory.frames().pop() for memory in (marked, other)]
-    every_bit, nothing = (1 << _BITS) - 1, [0] * words
-    if words > 1:
-        # without the word of its first base page
-        write(frames[0] // _BITS + 1, *[every_bit] * (words - 1))
-        live.expect("bits after those of the others were written", nothing, bits(frames[0]))
-    live.expect("bytes written", words * WORD, write(frames[0] // _BITS, *[every_bit] * words))
+    nothing = [0] * words
     idle = [1, *nothing[1:]]
-    live.expect("bits of both", [idle, nothing], [bits(frame) for frame in frames])
-    write(frames[0] // _BITS, *nothing)
-    live.expect("bits after a 0 was written", idle, bits(frames[0]))
-    of_small = small.present_frames(1)[:_FEW]
-    chosen = set(of_small[::7])
-    for frame in chosen:
-        write(frame // _BITS, 1 << frame % _BITS)
-    found = set(filter(is_idle, of_small))
-    live.expect("base pages that are idle and should not be, and the other way round", set(), found ^ chosen)
-    used = set(of_small[::14])
-    # the processor writes down a use where it has forgotten what it knew of the page
-    for prot in (mmap.PROT_READ, READ_WRITE):
-        small.protect(prot)
-    places = range(0, len(of_small) * live.base_page, 14 * live.base_page)
-    held = [small.actor.read(small.address + place) for place in places]
-    live.expect("what they hold", [1 + place for place in places], held)
-    found = set(filter(is_idle, of_small))
-    live.expect("the same when some of them were read", set(), found ^ (chosen - used))
+    expected = [*[nothing] * (words > 1), words * WORD, idle, nothing, idle]
+    found = last_attempt(partial(_bits_of_huge_pages, bitmap, marked, other, words), expected)
+    live.expect("bits without the first word, bytes written, bits of both, bits after a 0 was written", expected, found)
+    nobody: tuple[set[int], set[int]] = set(), set()
+    of_small = last_attempt(partial(_wrong_base_pages, live, bitmap, small), nobody)
+    live.expect("base pages that are idle where they should not be or the reverse, before and after", nobody, of_small)
+    watcher, descriptor = bitmap.actor, bitmap.descriptor
     _expect_whole_entries(live, watcher, descriptor)
     _expect_end(live, watcher, descriptor)
     live.expect_errno(errno.EINVAL, watcher.call, "pwrite64", descriptor, bytes(WORD), WORD, WORD // 2)
     live.expect_errno(errno.EINVAL, watcher.call, "pwrite64", descriptor, bytes(WORD), WORD // 2, 0)
-    live.expect_errno(errno.ENXIO, write, _BEYOND // _BITS, 1)
+    live.expect_errno(errno.ENXIO, bitmap.write, _BEYOND // BITS, 1)
+
+
+def _bits_of_huge_pages(bitmap: IdleBitmap, marked: Memory, other: Memory, words: int) -> list[object]:
+    """Write bits of a page that is in use, those of its other base pages first, and return what is read each time."""
+    use(marked)
+    frames = [memory.frames().pop() // BITS for memory in (marked, other)]
+    found: list[object] = []
+    if words > 1:
+        bitmap.write(frames[0] + 1, *[_EVERY_BIT] * (words - 1))
+        found.append(bitmap.words(frames[0], words))
+    found.append(bitmap.write(frames[0], *[_EVERY_BIT] * words))
+    found += [bitmap.words(first, words) for first in frames]
+    bitmap.write(frames[0], *[0] * words)
+    return [*found, bitmap.words(frames[0], words)]
+
+
+def _wrong_base_pages(live: Live, bitmap: IdleBitmap, memory: Memory) -> tuple[set[int], set[int]]:
+    """Mark some of the base pages of ``memory``, and use some of these: return those that are not idle as they should.
+
+    When they were marked, and when they were used.
+    """
+    use(memory)
+    frames = memory.present_frames(1)[:_FEW]
+    chosen, used = set(frames[::7]), set(frames[::14])
+    bitmap.mark(chosen)
+    wrong = set(filter(bitmap.is_idle, frames)) ^ chosen
+    let_uses_show(memory)
+    places = range(0, len(frames) * live.base_page, 14 * live.base_page)
+    held = [memory.actor.read(memory.address + place) for place in places]
+    live.expect("what they hold", [1 + place for place in places], held)
+    return wrong, set(filter(bitmap.is_idle, frames)) ^ (chosen - used)
 
 
 def _expect_entries(live: Live, reader: Actor, path: str, first: int, expected: Sequence[int], mask: int) -> None:

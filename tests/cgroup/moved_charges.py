@@ -6,7 +6,8 @@ from functools import partial
 from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, keeping_hierarchy, new_group
+from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
+from hugepage_qa.cases.group_memory import expect_about, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -51,16 +52,16 @@ def moved(live: Live) -> None:
             memory.actor.call("mprotect", memory.at(_PAGES) - live.base_page, live.base_page, READ_WRITE)
             new.add(memory.actor)
             gone = _PAGES - 1 if moves & _ANONYMOUS else 0
-            _expect_charged(live, old, _PAGES - gone)
-            _expect_charged(live, new, gone)
+            expect_about(live, old, _USED, _PAGES - gone)
+            expect_about(live, new, _USED, gone)
             # rss_huge is what is mapped as a whole
             _expect_stat(live, old, rss=_PAGES - gone, rss_huge=_PAGES - 1 - gone)
             _expect_stat(live, new, rss=gone, rss_huge=gone)
             live.expect("AnonHugePages", (_PAGES - 1) * memory.size, anon_huge_pages(memory))
             memory.expect_filled()
             memory.unmap(0, 1)
-            _expect_charged(live, old, _PAGES - gone if gone else _PAGES - 1)
-            _expect_charged(live, new, max(gone - 1, 0))
+            expect_about(live, old, _USED, _PAGES - gone if gone else _PAGES - 1)
+            expect_about(live, new, _USED, max(gone - 1, 0))
             memory.actor.end()
             for group in (old, new):
                 _expect_stat(live, group, rss=0, rss_huge=0)
@@ -80,15 +81,15 @@ def refused(live: Live) -> None:
     new.write(_LIMIT, str((_PAGES - 1) * memory.size))
     live.expect_errno(errno.ENOMEM, new.add, memory.actor)
     live.expect("processes of the new group", "", (new.read("cgroup.procs") or "").strip())
-    _expect_charged(live, old, _PAGES)
-    _expect_charged(live, new, 0)
+    expect_about(live, old, _USED, _PAGES)
+    expect_about(live, new, _USED, 0)
     _expect_stat(live, old, rss=_PAGES, rss_huge=_PAGES)
     _expect_stat(live, new, rss=0, rss_huge=0)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     new.write(_LIMIT, str((_PAGES + 1) * memory.size))
     new.add(memory.actor)
-    _expect_charged(live, old, 0)
-    _expect_charged(live, new, _PAGES)
+    expect_about(live, old, _USED, 0)
+    expect_about(live, new, _USED, _PAGES)
     memory.expect_filled()
 
 
@@ -113,17 +114,17 @@ def swapped_out(live: Live) -> None:
         return read_statistics(group).get("swap", 0) >= memory.length
 
     live.host.wait_until(is_reclaimed)
-    _expect_charged(live, group, 0)
-    _expect_charged(live, group, _PAGES, _WITH_SWAP)
+    expect_about(live, group, _USED, 0)
+    expect_about(live, group, _WITH_SWAP, _PAGES)
     _expect_stat(live, group, rss=0, rss_huge=0, swap=_PAGES)
     memory.expect_filled()
     live.expect("memory in swap after it was read", 0, swapped(memory))
-    _expect_charged(live, group, _PAGES)
-    _expect_charged(live, group, _PAGES, _WITH_SWAP)
+    expect_about(live, group, _USED, _PAGES)
+    expect_about(live, group, _WITH_SWAP, _PAGES)
     swap_out(live, memory, memory.length)
     memory.unmap()
     for name in (_USED, _WITH_SWAP):
-        _expect_charged(live, group, 0, name)
+        expect_about(live, group, name, 0)
     _expect_stat(live, group, rss=0, rss_huge=0, swap=0)
 
 
@@ -145,10 +146,10 @@ def on_another_node(live: Live) -> None:
         need_blocks(live, memory, node)
         live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
         for name in (_USED, _WITH_SWAP):
-            _expect_charged(live, group, _PAGES, name)
+            expect_about(live, group, name, _PAGES)
     memory.actor.end()
     for name in (_USED, _WITH_SWAP):
-        _expect_charged(live, group, 0, name)
+        expect_about(live, group, name, 0)
     group.remove()
 
 
@@ -161,7 +162,11 @@ def _let_charges_move(group: ControlGroup, kinds: int) -> None:
 
 
 def _memory_in(live: Live, group: ControlGroup) -> Memory:
-    """Return huge pages that were filled by a process in ``group``, which keeps to one CPU."""
+    """Return huge pages that were filled by a process in ``group``, which keeps to one CPU.
+
+    Raises CannotRun where a CPU may be charged for too much that nobody has.
+    """
+    need_exact_charges(live)
     memory = huge_pages(live, _PAGES)
     # those so far are charged to where the process was
     memory.advise(mmap.MADV_DONTNEED)
@@ -170,26 +175,9 @@ def _memory_in(live: Live, group: ControlGroup) -> Memory:
     memory.fill()
     need_blocks(live, memory)
     live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
-    _expect_charged(live, group, _PAGES)
+    expect_about(live, group, _USED, _PAGES)
     _expect_stat(live, group, rss=_PAGES, rss_huge=_PAGES)
     return memory
-
-
-def _expect_charged(live: Live, group: ControlGroup, pages: int, name: str = _USED) -> None:
-    """Expect ``group`` to be charged for ``pages`` huge pages, and for less than one besides.
-
-    A CPU may be charged for base pages that nobody has yet, and a process has some other memory. Raises CannotRun where
-    the former are half a huge page.
-    """
-    half = pmd_size(live) // 2
-    if CHARGED_AHEAD * live.base_page >= half:
-        raise CannotRun(f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has: half a huge page")
-
-    def charged() -> int:
-        found = group.read_number(name)
-        return (found + half // 2) // pmd_size(live)
-
-    live.expect(f"huge pages in {name}", pages, live.host.last_look(charged, partial(eq, pages), ADDED_UP_SECONDS))
 
 
 def _expect_stat(live: Live, group: ControlGroup, **pages: int) -> None:

@@ -20,6 +20,8 @@ ZSWAP_OF_GROUPS = Area("cgroup/zswap-of-groups", sizes=Sizes.ONCE)
 
 DOC = "Documentation/admin-guide/cgroup-v2.rst"
 _PAGES = 4
+#: for longer than that no statistics of a group stay as they were (mm/memcontrol.c FLUSH_TIME)
+_SETTLED_SECONDS = 3.0
 _LIMIT, _USED, _WRITEBACK = "memory.zswap.max", "memory.zswap.current", "memory.zswap.writeback"
 
 
@@ -38,11 +40,10 @@ def taken_and_refused(live: Live) -> None:
     memory = _swapped_out(live, group)
     for each in (group, above):
         _expect_taken(live, each, length)
-        events = read_statistics(each)["zswpout"]
-        live.expect("whether each base page is an event", True, length <= events * live.base_page <= 2 * length)
-    kept = group.read_number(_USED)
+        _expect_events(live, each, length)
+    kept, *others = _kept(live, group, above)
     live.expect("whether it is kept in fewer bytes", True, 0 < kept < length)
-    live.expect("what both groups have in zswap", [kept] * 3, [above.read_number(_USED), *_in_zswap(group, above)])
+    live.expect("what both groups have in zswap", [kept] * 3, others)
     memory.expect_filled()
     expect_all_there(live, memory)
     memory.actor.end()
@@ -53,12 +54,13 @@ def taken_and_refused(live: Live) -> None:
             with live.about(f"limit {limit} of the {'group' if limited is group else 'one above'}"):
                 limited.write(_LIMIT, str(limit))
                 allowed = limited.read_number(_LIMIT)
+                live.host.pause(_SETTLED_SECONDS)
                 # of swap that is free, but still on the list of a CPU
                 left = above.read_number(_USED)
                 memory = _swapped_out(live, group)
                 # a huge page that goes to swap as a whole is asked for once
                 most = left + (allowed + kept // _PAGES + live.base_page if limit else 0)
-                found = above.read_number(_USED)
+                found = _taken_of(live, above, left, most, any_of_it=bool(limit))
                 live.expect("whether zswap has taken no more than that", True, found <= most)
                 live.expect("whether it has taken some", bool(limit), found > left)
                 memory.expect_filled()
@@ -125,8 +127,31 @@ def _expect_taken(live: Live, group: ControlGroup, length: int) -> None:
     live.expect(f"huge pages of {group.path} that zswap has", expected, found)
 
 
-def _in_zswap(*groups: ControlGroup) -> list[int]:
-    return [read_statistics(group)["zswap"] for group in groups]
+def _expect_events(live: Live, group: ControlGroup, length: int) -> None:
+    """Expect each base page of ``length`` bytes to be an event of ``group``, some of them twice."""
+
+    def are_told(events: int) -> bool:
+        return length <= events * live.base_page <= 2 * length
+
+    events = live.host.last_look(lambda: read_statistics(group)["zswpout"], are_told, ADDED_UP_SECONDS)
+    live.expect("whether each base page is an event", True, are_told(events))
+
+
+def _kept(live: Live, *groups: ControlGroup) -> list[int]:
+    """Return the bytes that zswap has of each group, and the same as memory.stat has it, when they agree."""
+
+    def numbers() -> list[int]:
+        return [each.read_number(_USED) for each in groups] + [read_statistics(each)["zswap"] for each in groups]
+
+    live.host.pause(_SETTLED_SECONDS)
+    return live.host.last_look(numbers, lambda seen: len(set(seen)) == 1, ADDED_UP_SECONDS)
+
+
+def _taken_of(live: Live, group: ControlGroup, left: int, most: int, *, any_of_it: bool) -> int:
+    """Return the bytes that zswap has of ``group``: more than were ``left`` if it has ``any_of_it``, not ``most``."""
+    live.host.pause(_SETTLED_SECONDS)
+    used = partial(group.read_number, _USED)
+    return live.host.last_look(used, lambda now: now <= most and (now > left) == any_of_it, ADDED_UP_SECONDS)
 
 
 class CgroupZswap(LiveTest):

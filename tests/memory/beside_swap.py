@@ -1,5 +1,6 @@
 """Pages of a pool in processes of which other memory is in swap: swapoff(2) goes through all that they have mapped."""
 
+import errno
 import mmap
 from functools import partial
 
@@ -37,12 +38,16 @@ def swapped_in_again(live: Live) -> None:
     ordinary = map_aligned(live, 1, _ORDINARY, actor=actor)
     try:
         ordinary.advise(MADV_NOHUGEPAGE)
-    except Refused:
+    except Refused as refusal:
+        if refusal.errno != errno.EINVAL:
+            raise
         live.notes.append("this kernel has no transparent huge pages")
     ordinary.fill()
     swap_out(live, ordinary, ordinary.length)
     child = actor.fork()
+    frames = private.frames(), shared.frames()
     swap_off()
+    live.expect("frames of the pages of the pool", frames, (private.frames(), shared.frames()))
     for who, memory, is_written in (
         ("ordinary memory", ordinary, True),
         ("ordinary memory of a child", ordinary.seen_by(child), True),

@@ -17,6 +17,7 @@ from hugepage_qa.cases.thp_memory import expect_mapped_whole, let_only_pmd_inher
 from hugepage_qa.cases.udmabuf import DeviceBuffer, Part, create_buffer, map_buffer, open_device
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
 
@@ -93,26 +94,36 @@ def holes_of_a_file(live: Live) -> None:
 
 @BUFFERS.case(
     "a buffer of a hole that nothing is reserved for takes a free page, which is the file's until it has gone, and none"
-    " where there is none: ENOMEM",
+    " where there is none, or others have reserved it: ENOMEM",
     "mm/memfd.c memfd_alloc_folio(); mm/hugetlb.c hugetlb_reserve_pages()",
-    pages=2,
-    # before it the page is one that others have reserved: resv_hugepages falls below 0
-    since="6.17",
+    pages=_PAGES,
+    since="6.12",
 )
 def unreserved_hole(live: Live) -> None:
-    file, device = _sealed_file(live)
-    for page in range(2):
-        start = page * live.size + live.base_page
-        buffer = _buffer(file, device, [(start, start + live.base_page)])
-        live.expect_pool(nr=2, free=1 - page)
-        live.expect("words that are not zero", 0, file.actor.nonzero(buffer.address, live.base_page))
-        buffer.close()
-        live.expect_pool(nr=2, free=1 - page)
-    live.expect_errno(errno.ENOMEM, _buffer, file, device, [(2 * live.size, 2 * live.size + live.base_page)])
-    live.expect_pool(nr=2, free=0)
-    file.close()
-    live.host.wait_until(partial(_is_free, live, 2))
-    live.expect_pool(nr=2, free=2)
+    for reserved in (1, 0):
+        others = live.map(reserved) if reserved else None
+        file, device = _sealed_file(live)
+        for page in range(_PAGES - reserved):
+            start = page * live.size + live.base_page
+            buffer = _buffer(file, device, [(start, start + live.base_page)])
+            left = _PAGES - page - 1
+            known = {Quirk.BUFFER_TAKES_RESERVED: {"resv": reserved - 1}}
+            live.expect_pool(nr=_PAGES, free=left, resv=reserved, known=known)
+            live.expect("words that are not zero", 0, file.actor.nonzero(buffer.address, live.base_page))
+            buffer.close()
+            live.expect_pool(nr=_PAGES, free=left, resv=reserved)
+        if others is not None:
+            behind = (_PAGES - 1) * live.size
+            live.expect_errno(errno.ENOMEM, _buffer, file, device, [(behind, behind + live.base_page)])
+            live.expect_pool(nr=_PAGES, free=reserved, resv=reserved)
+            others.touch(value=_VALUE)
+            live.expect("what the reserved page holds", _VALUE, others.read())
+            live.expect_errno(errno.ENOMEM, _buffer, file, device, [(behind, behind + live.base_page)])
+            live.expect_pool(nr=_PAGES, free=0)
+            others.actor.end()
+        file.close()
+        live.host.wait_until(partial(_is_free, live, _PAGES))
+        live.expect_pool(nr=_PAGES, free=_PAGES)
 
 
 def _wrong_behind(memory: Memory, buffer: DeviceBuffer, page: int) -> int:

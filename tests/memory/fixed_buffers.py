@@ -10,7 +10,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.pinned_pages import Pin
+from hugepage_qa.cases.pinned_pages import LONGEST_BUFFER, Pin
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.thp_policy import huge_pages, mapped_in_parts
@@ -31,6 +31,8 @@ _VALUE = 1 << 40
 _ODD = 1001
 #: of the buffers that memory of each kind is tried with
 _SOME = 4
+#: base pages that are looked at beside what is carried
+_BESIDE = 4
 
 Part = tuple[int, int]
 
@@ -51,8 +53,8 @@ def parts_of_hugetlb_pages(live: Live) -> None:
 
 
 @FIXED_BUFFERS.case(
-    "requests carry any part of a registered buffer to a file in which pages lie in any order, one of them several"
-    " times",
+    "requests carry any part of a registered buffer, in which pages lie in any order, one of them several times, to a"
+    " file",
     CARRIED,
     pages=2,
     sizes=Sizes.BUDDY,
@@ -109,11 +111,14 @@ def _base_pages_between(live: Live, pages: int) -> Memory:
 
 
 def _buffers(live: Live, size: int) -> Sequence[Part]:
-    """Return start and length of buffers in three pages: all, within base pages, from one page to another one."""
+    """Return start and length of buffers in three pages: all, within base pages, from one page to another one.
+
+    All is as much as the kernel takes.
+    """
     base = live.base_page
     return (
-        (0, _PAGES * size),
-        (base, _PAGES * size - 2 * base),
+        (0, min(_PAGES * size, LONGEST_BUFFER)),
+        (base, min(_PAGES * size - 2 * base, LONGEST_BUFFER)),
         (size // 2 + _ODD, size + _ODD),
         (2 * size - _ODD, 2 * _ODD),
         (size, size),
@@ -171,7 +176,7 @@ def _expect_from_file(live: Live, memory: Memory, pin: Pin, file: "_File", numbe
 
 def _sums_beside(live: Live, memory: Memory, part: Part) -> tuple[int, int]:
     """Return the sums of what lies in front of a part and behind it, a few base pages of each."""
-    start, end, beside = part[0], sum(part), 4 * live.base_page
+    start, end, beside = part[0], sum(part), _BESIDE * live.base_page
     front, behind = min(start, beside), min(memory.length - end, beside)
     actor, address = memory.actor, memory.address
     return actor.sum(address + start - front, front), actor.sum(address + end, behind)
@@ -180,13 +185,20 @@ def _sums_beside(live: Live, memory: Memory, part: Part) -> tuple[int, int]:
 def _expect_refused(live: Live, memory: Memory, pin: Pin, file: "_File", number: int, buffer: Part) -> None:
     """Expect nothing to be carried that is not all in its buffer, which is that of ``number``."""
     start, length = buffer
-    end = start + length
+    kept = _BESIDE * live.base_page
+    # nowhere else is the same
+    memory.actor.fill(file.address, kept, WORD, (number + 3) * _VALUE + 1)
+
+    def sums() -> list[int]:
+        at_ends = [each for end in (start, start + length) for each in _sums_beside(live, memory, (end, 0))]
+        return [*at_ends, memory.actor.sum(file.address, kept)]
+
     for part in ((start - 1, WORD), (start, length + 1)):
         with live.about(f"{part}, not all in the buffer {buffer}"):
-            before = _sums_beside(live, memory, (end, 0))
+            before = sums()
             for carry in (pin.to_file, pin.from_file):
                 live.expect(carry.__name__, -errno.EFAULT, carry(file.descriptor, *part, number))
-            live.expect("sums of what is beside its end", before, _sums_beside(live, memory, (end, 0)))
+            live.expect("sums of what is beside its ends, and of the file", before, sums())
 
 
 @dataclass(frozen=True)

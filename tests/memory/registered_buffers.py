@@ -8,14 +8,13 @@ from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.locked_bytes import limit_locked_memory
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pinned_pages import Pin
+from hugepage_qa.cases.pinned_pages import LONGEST_BUFFER, Pin
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused, become_nobody
-from hugepage_qa.sizes import GIB
 from hugepage_qa.version import KernelVersion
 
 BUFFERS = Area("registered-buffers")
@@ -23,8 +22,6 @@ BUFFERS = Area("registered-buffers")
 _WHOLE = "io_uring_register(2) IORING_REGISTER_BUFFERS; io_uring/rsrc.c io_buffer_account_pin()"
 #: huge pages, more than buffers lie in here
 _LIMIT = 3
-#: the kernel takes no longer buffer: EFAULT (io_buffer_validate())
-_LONGEST = GIB
 #: what is replaced is let go at once since then (7029acd8a950); before, a worker did it within a second
 _AT_ONCE = KernelVersion(6, 13)
 _WORKER_SECONDS = 2.0
@@ -164,10 +161,10 @@ def _expect_counted(live: Live, memory: Memory) -> None:
     for parts, pages, counted in (
         ([first], 1, 1),
         ([last], 1, 1),
-        ([(0, min(size, _LONGEST))], 1, 1),
+        ([(0, min(size, LONGEST_BUFFER))], 1, 1),
         ([first, last], 1, 1),
         ([both], 2, 2),
-        ([first, (size, min(size, _LONGEST))], 2, 2),
+        ([first, (size, min(size, LONGEST_BUFFER))], 2, 2),
         # again a page that an earlier buffer has: the last one, one before it, or both pages of one
         ([first, (size, base), last], 2, 3),
         ([(size, base), first, (size, base), first], 2, 4),

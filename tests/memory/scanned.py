@@ -2,19 +2,22 @@
 
 import errno
 import mmap
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pagemap_scan import Do, Is, Region, Scan, scan
+from hugepage_qa.cases.mapped_memory import Memory, runs
+from hugepage_qa.cases.pagemap_scan import Do, Is, Masks, Region, Scan, scan, scan_with
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import base_pages, expect_huge_zeroes, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 SCANNED = Area("memory/scanned", sizes=Sizes.ONCE)
@@ -85,9 +88,11 @@ def kinds_of_memory(live: Live) -> None:
     swap_out(live, ordinary, ordinary.length)
     live.expect("what is in swap", [Region(0, size, Is.SWAPPED)], scan(live, ordinary, Is.SWAPPED, _KINDS).regions)
     live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
-    live.expect("what is read", 0, memory.read(1))
+    with_blocks(live, size, 1)
+    expect_huge_zeroes(live, memory, 1)
     zeroes = [Region(size, 2 * size, Is.HUGE | Is.PRESENT | Is.PFNZERO)]
-    live.expect("pages of zeroes", zeroes, scan(live, memory, Is.PFNZERO, _KINDS).regions)
+    found = scan(live, memory, Is.PFNZERO, _KINDS).regions
+    live.expect("pages of zeroes", zeroes, found, {Quirk.HUGE_ZEROES_UNTOLD: []})
 
 
 @SCANNED.case(
@@ -131,6 +136,45 @@ def written_part(live: Live) -> None:
     written = [Region(base, 2 * base, Is.WRITTEN), Region(half, memory.length, Is.WRITTEN)]
     live.expect("what is written", written, _written(live, memory))
     live.expect("AnonHugePages of the page that was left alone", memory.size, memory.smaps(1).anon_huge_pages)
+    memory.expect_filled()
+
+
+@SCANNED.case(
+    "a scan that protects a part of huge pages, at either end of one or across two, because its range ends there or it"
+    " may tell no more pages, protects that part: all beside it is told as written by the next scan, and so is what is"
+    " written of it then",
+    f"{DOC} PM_SCAN_WP_MATCHING, max_pages; fs/proc/task_mmu.c pagemap_scan_thp_entry(), pagemap_scan_pmd_entry()",
+    since=SINCE,
+)
+def protected_parts(live: Live) -> None:
+    let_rest(live)
+    every = pmd_size(live) // live.base_page
+    # from where to where, within two huge pages and up to whole ones
+    borders = (0, 1), (every - 1, every), (3, every // 2), (every - 1, every + 1), (0, every + 1), (1, 2 * every)
+    whole = (0, every), (every, 2 * every), (0, 2 * every)
+    for make, (first, end), by_range in product((huge_pages, base_pages), (*borders, *whole), (True, False)):
+        memory = make(live, 2)
+        with live.about(f"{make.__name__}, base pages {first} to {end}, ended by its range {by_range}"):
+            _expect_part_protected(live, memory, first, end, by_range=by_range)
+        memory.actor.end()
+
+
+def _expect_part_protected(live: Live, memory: Memory, first: int, end: int, *, by_range: bool) -> None:
+    """Protect base pages from ``first`` to ``end`` by one scan, and expect each other one to be told as written."""
+    base = live.base_page
+    Userfault(memory, Mode.WRITE_PROTECTED, _ASYNC)
+    masks, part = Masks(Is(0), Is.WRITTEN, Is(0), Is.WRITTEN), Region(first * base, end * base, Is.WRITTEN)
+    stop, most = (part.end, 0) if by_range else (memory.length, end - first)
+    found = scan_with(live, memory, masks, part.start, stop, do=_PROTECT, most=most)
+    live.expect("what the scan that protects tells", Scan([part], part.end), found)
+    # what is written of it is what is there already: no word changes
+    again = {first, end - 1}
+    for written in (set[int](), again):
+        for number in written:
+            memory.actor.write(memory.address + number * base, 1 + number * base)
+        told = {*range(memory.length // base)} - {*range(first, end)} | written
+        expected = [Region(run.start * base, run.stop * base, Is.WRITTEN) for run in runs(told)]
+        live.expect(f"what is written when {sorted(written)} are", expected, _written(live, memory))
     memory.expect_filled()
 
 

@@ -1,7 +1,6 @@
 """What shmctl(2) tells and changes of segments of huge pages, and the limits of the machine on segments."""
 
 import errno
-import os
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -26,11 +25,11 @@ from hugepage_qa.cases.hugetlb_files import (
     segment_number,
 )
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.uapi import CLONE_NEWIPC, NOBODY, RLIMIT_MEMLOCK
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.cases.segment_namespace import in_own_namespace, new_segment, write_limit
+from hugepage_qa.kernel.uapi import NOBODY, RLIMIT_MEMLOCK
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused, become_nobody
+from hugepage_qa.process.actor import Actor, become_nobody
 
 SEGMENT_CONTROL = Area("segment-control")
 STATUS = "shmctl(2) IPC_STAT; ipc/shm.c shmctl_stat()"
@@ -219,26 +218,11 @@ def who_gets_segments(live: Live) -> None:
 def alone_with_limit(live: Live, name: str, limit: int) -> Actor:
     """Return an actor that sees no segments but its own, of which the sysctl ``name`` allows ``limit``.
 
-    Its namespace has limits of its own: nobody else has less. Raises CannotRun where there are none.
+    Raises CannotRun where it cannot have limits of its own.
     """
-    actor = live.actor()
-    try:
-        actor.call("unshare", CLONE_NEWIPC)
-    except Refused as refusal:
-        if refusal.errno != errno.EINVAL:
-            raise
-        raise CannotRun("this kernel has no CONFIG_IPC_NS") from refusal
-    file = live.open(actor, f"/proc/sys/kernel/{name}", os.O_WRONLY)
-    text = f"{limit}\n".encode()
-    actor.call("write", file, text, len(text))
-    actor.call("close", file)
+    actor = in_own_namespace(live)
+    write_limit(live, actor, name, limit)
     return actor
-
-
-def new_segment(live: Live, actor: Actor, length: int) -> Segment:
-    """Make a segment in the namespace of ``actor``, with which it goes at the latest. Raises OSError."""
-    flags = SHM_HUGETLB | live.size_flag | IPC_CREAT | 0o600
-    return Segment(live, actor, actor.call("shmget", IPC_PRIVATE, length, flags), -(-length // live.size))
 
 
 def expect_one_at_a_time(live: Live, actor: Actor, length: int) -> None:

@@ -1,7 +1,6 @@
 """System V segments of huge pages in a namespace of their own: their sum, and what takes them away unasked."""
 
 import errno
-import os
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.expectations import KnownBug
@@ -9,11 +8,11 @@ from hugepage_qa.cases.hugetlb_files import IPC_CREAT, IPC_PRIVATE, IPC_STAT, SH
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pool_view import Counters
+from hugepage_qa.cases.segment_namespace import in_own_namespace, new_segment, write_limit
 from hugepage_qa.kernel.uapi import CLONE_NEWIPC
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor
 
 SEGMENT_NAMESPACES = Area("segment-namespaces")
 FORCED = "Documentation/admin-guide/sysctl/kernel.rst shm_rmid_forced; ipc/shm.c"
@@ -34,8 +33,8 @@ def end_of_a_namespace(live: Live) -> None:
         # gigantic pages take a second each
         for touched in (1,) if live.is_gigantic else range(3):
             actor = in_own_namespace(live)
-            segment = new_segment(live, actor, 2)
-            unreserved = new_segment(live, actor, 1, SHM_NORESERVE)
+            segment = new_segment(live, actor, 2 * live.size)
+            unreserved = new_segment(live, actor, live.size, SHM_NORESERVE)
             memory, other = segment.attach(), unreserved.attach()
             for page in range(touched):
                 memory.touch(page, 5 + page)
@@ -63,11 +62,11 @@ def end_of_a_namespace(live: Live) -> None:
 )
 def forced_removal(live: Live) -> None:
     keeper = in_own_namespace(live)
-    force_removal(live, keeper, forced=True)
+    write_limit(live, keeper, "shm_rmid_forced", 1)
     for touched in (0, 1):
         for ended in (False, True):
             creator, user = keeper.fork(), keeper.fork()
-            segment = new_segment(live, creator, 2)
+            segment = new_segment(live, creator, 2 * live.size)
             with live.about(f"who has it attached ends {ended}, {touched} pages are touched"):
                 memories = [segment.attach(each) for each in (creator, user)]
                 for page in range(touched):
@@ -81,7 +80,7 @@ def forced_removal(live: Live) -> None:
             creator.end()
             user.end()
     creator = keeper.fork()
-    segment = new_segment(live, creator, 2)
+    segment = new_segment(live, creator, 2 * live.size)
     live.expect("how often it is attached", 0, segment.status(keeper).attachments)
     live.expect_pool(nr=2, free=2, resv=2)
     creator.end()
@@ -104,20 +103,20 @@ def _leave(segment: Segment, memory: Memory, *, ended: bool) -> None:
 )
 def orphaned_segments(live: Live) -> None:
     keeper = in_own_namespace(live)
-    force_removal(live, keeper, forced=False)
+    write_limit(live, keeper, "shm_rmid_forced", 0)
     gone, alive = keeper.fork(), keeper.fork()
-    orphans = [new_segment(live, gone, 1) for _each in range(2)]
-    used = new_segment(live, gone, 1)
+    orphans = [new_segment(live, gone, live.size) for _each in range(2)]
+    used = new_segment(live, gone, live.size)
     memory = used.attach(keeper)
     memory.touch(value=5)
-    owned = new_segment(live, alive, 1)
+    owned = new_segment(live, alive, live.size)
     touched = orphans[0].attach(gone)
     touched.touch()
     gone.end()
     for segment in (*orphans, used, owned):
         live.expect("the length of a segment", live.size, segment.status(keeper).size)
     live.expect_pool(nr=4, free=2, resv=2)
-    force_removal(live, keeper, forced=True)
+    write_limit(live, keeper, "shm_rmid_forced", 1)
     for segment in orphans:
         live.expect_errno(errno.EINVAL, segment.status, keeper)
     live.expect_pool(nr=4, free=3, resv=1)
@@ -190,32 +189,6 @@ def expect_sum(live: Live, actor: Actor, expected: tuple[int, int, int]) -> None
         actor.end()
         expect_all_free(live, 3)
         raise
-
-
-def in_own_namespace(live: Live) -> Actor:
-    """Return an actor that sees no segments but its own. Raises CannotRun where there are no namespaces of them."""
-    actor = live.actor()
-    try:
-        actor.call("unshare", CLONE_NEWIPC)
-    except Refused as refusal:
-        if refusal.errno != errno.EINVAL:
-            raise
-        raise CannotRun("this kernel has no CONFIG_IPC_NS") from refusal
-    return actor
-
-
-def force_removal(live: Live, actor: Actor, *, forced: bool) -> None:
-    """Write kernel.shm_rmid_forced of the namespace of ``actor``."""
-    file = live.open(actor, "/proc/sys/kernel/shm_rmid_forced", os.O_WRONLY)
-    text = f"{int(forced)}\n".encode()
-    actor.call("write", file, text, len(text))
-    actor.call("close", file)
-
-
-def new_segment(live: Live, actor: Actor, pages: int, flags: int = 0) -> Segment:
-    """Make a segment in the namespace of ``actor``, with which it goes at the latest. Raises OSError."""
-    flags |= SHM_HUGETLB | live.size_flag | IPC_CREAT | _MODE
-    return Segment(live, actor, actor.call("shmget", IPC_PRIVATE, pages * live.size, flags), pages)
 
 
 def expect_all_free(live: Live, pages: int) -> None:

@@ -14,7 +14,7 @@ from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.userfaultfd import MESSAGE_SIZE, Feature, Mode, PageFault, Told, Userfault, offered_features
 from hugepage_qa.kernel.uapi import MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor import Actor, Came
 
 WOKEN = Area("memory/woken-threads")
 
@@ -37,17 +37,23 @@ _PAGES = 3
 #: the threads' own words, which they store first of all, and store again (use_again() in repeaters.c)
 _WORD_OF_A_THREAD = 64
 _VALUE = 1 << 40
+#: of a thread, in /proc/PID/task/TID/syscall (proc_pid_syscall() in fs/proc/base.c)
+_RUNNING = "running"
 
 
 @dataclass(frozen=True)
 class Watched:
-    """Pages whose faults a program handles, and how it handles that of one page, waking who waits or not."""
+    """Pages whose faults a program handles, and how it handles that of one page, waking who waits or not.
+
+    ``content`` is what ``fill`` stored of which the pages are made, or as which they lie there; None for zeroes.
+    """
 
     name: str
     memory: Memory
     fault: Userfault
     told: Told
     handle: Callable[[int, bool], object]
+    content: int | None = _VALUE
 
 
 @WOKEN.case(WOKEN_ALONE, WAKES, since="5.19", sizes=Sizes.BUDDY, pages=2 * _PAGES)
@@ -106,12 +112,15 @@ def _hugetlb_kinds(live: Live) -> list[Callable[[], Watched]]:
         file.map(_PAGES).fill(_VALUE)
         return _of_a_file("in the file", file.map(_PAGES), Feature.MINOR_HUGETLBFS)
 
-    kinds: list[Callable[[], Watched]] = [partial(missing, shared=False), partial(missing, shared=True), protected]
-    return [*kinds, of_a_file] if Feature.MINOR_HUGETLBFS in offered_features(live) else kinds
+    offered = offered_features(live)
+    kinds: list[Callable[[], Watched]] = [partial(missing, shared=False), partial(missing, shared=True)]
+    kinds += [protected] if Feature.WP_HUGETLBFS_SHMEM in offered else []
+    return kinds + ([of_a_file] if Feature.MINOR_HUGETLBFS in offered else [])
 
 
 def _other_kinds(live: Live) -> list[Callable[[], Watched]]:
     offered = offered_features(live)
+    protecting = {False: Feature.PAGEFAULT_FLAG_WP, True: Feature.WP_HUGETLBFS_SHMEM}
 
     def pages(*, shared: bool, fills: bool) -> Memory:
         # base pages side by side, in the middle of what could be a huge page
@@ -134,7 +143,7 @@ def _other_kinds(live: Live) -> list[Callable[[], Watched]]:
     def zeroes() -> Watched:
         memory = pages(shared=False, fills=False)
         fault = Userfault(memory, Mode.MISSING, Feature(0), waits=True)
-        return Watched("zeroes", memory, fault, Told.WRITE, lambda page, wakes: fault.zero(page, wakes=wakes))
+        return Watched("zeroes", memory, fault, Told.WRITE, lambda page, wakes: fault.zero(page, wakes=wakes), None)
 
     def moved() -> Watched:
         memory = pages(shared=False, fills=False)
@@ -146,8 +155,7 @@ def _other_kinds(live: Live) -> list[Callable[[], Watched]]:
         return Watched("moved", memory, fault, Told.WRITE, move)
 
     def protected(*, shared: bool) -> Watched:
-        feature = Feature.WP_HUGETLBFS_SHMEM if shared else Feature.PAGEFAULT_FLAG_WP
-        return _protected(f"protected, shared {shared}", pages(shared=shared, fills=True), feature)
+        return _protected(f"protected, shared {shared}", pages(shared=shared, fills=True), protecting[shared])
 
     def of_a_file() -> Watched:
         memory = pages(shared=True, fills=True)
@@ -158,7 +166,7 @@ def _other_kinds(live: Live) -> list[Callable[[], Watched]]:
 
     kinds: list[Callable[[], Watched]] = [partial(missing, shared=False), partial(missing, shared=True), zeroes]
     kinds += [moved] if Feature.MOVE in offered else []
-    kinds += [partial(protected, shared=shared) for shared in (False, True) if Feature.WP_HUGETLBFS_SHMEM in offered]
+    kinds += [partial(protected, shared=shared) for shared, feature in protecting.items() if feature in offered]
     return kinds + ([of_a_file] if Feature.MINOR_SHMEM in offered else [])
 
 
@@ -195,6 +203,8 @@ def _expect_woken_alone(live: Live, watched: Watched) -> None:
         # one that goes on though its page is not among them is told of here, or the next time
         _expect_told(live, watched, range(first, end), f"when pages {first} to {end - 1} were woken")
     middle = _PAGES // 2
+    # a thread that is counted as one that waits looks at its page once more before it sleeps (handle_userfault())
+    live.host.wait_until(lambda: _are_asleep(live, watched.memory.actor))
     watched.handle(middle, False)
     live.expect("threads that wait when one page is handled, and nobody woken", (0, _PAGES), fault.waiting(live))
     others = [page for page in range(_PAGES) if page != middle]
@@ -245,12 +255,22 @@ def _have_all_wait(live: Live, watched: Watched) -> None:
     live.expect("threads that wait", (_PAGES, _PAGES), watched.fault.waiting(live))
 
 
+def _are_asleep(live: Live, actor: Actor) -> bool:
+    """Tell whether no thread of ``actor`` runs or is about to: those that do not stay asleep are told as running.
+
+    That is so as well where the kernel does not tell (lib/syscall.c task_current_syscall()).
+    """
+    threads = f"proc/{actor.pid}/task"
+    told = [live.host.read(f"{threads}/{thread}/syscall") or "" for thread in live.host.names(threads)]
+    return _RUNNING not in map(str.strip, told)
+
+
 def _filled(watched: Watched, page: int) -> int:
     """Return what is in the word of the thread of a page: each is filled alike from a source, or as they lie."""
-    if watched.name == "zeroes":
+    if watched.content is None:
         return 0
     lies_there = bool(watched.told & (Told.MINOR | Told.WRITE_PROTECTED))
-    return _VALUE + page * _WORD_OF_A_THREAD + (page * watched.memory.size if lies_there else 0)
+    return watched.content + page * _WORD_OF_A_THREAD + (page * watched.memory.size if lies_there else 0)
 
 
 def _expect_told(live: Live, watched: Watched, pages: "range | list[int]", when: str) -> None:

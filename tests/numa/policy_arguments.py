@@ -1,7 +1,7 @@
 """Which policies there are: each mode with each flag and kind of nodes, what is told of it, and what is refused."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,6 +18,7 @@ from hugepage_qa.cases.memory_policy import (
     told_policy,
 )
 from hugepage_qa.cases.pages_of_a_node import missing_node
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.node_policies import RELATIVE, STATIC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -122,10 +123,15 @@ class Asked:
     since="5.15",  # MPOL_PREFERRED_MANY, and MPOL_LOCAL as it is told
 )
 def modes_and_flags(live: Live) -> None:
+    if not live.nodes:
+        raise CannotRun("this kernel has no NUMA nodes and no policies")
     memory = live.map(1)
-    actor, first = memory.actor, min(live.nodes)
+    actor = memory.actor
+    # in a cpuset not all that have memory
+    nodes = told_policy(actor, 0, F_MEMS_ALLOWED)[1]
+    first = nodes[0]
     before = Mode.BIND, [first]
-    for asked in _policies(live, told_policy(actor, 0, F_MEMS_ALLOWED)[1]):
+    for asked in _policies(live, nodes):
         with live.about(str(asked)):
             bind(memory, [first])
             set_policy(actor, Mode.BIND, [first])
@@ -151,16 +157,15 @@ def _errno_of(memory: Memory, asked: Asked, who: str) -> int:
     return 0
 
 
-def _policies(live: Live, allowed: list[int]) -> Iterator[Asked]:
-    nodes, missing = live.nodes, missing_node(live)
+def _policies(live: Live, nodes: Sequence[int]) -> Iterator[Asked]:
+    missing = missing_node(live)
     sets = [(), nodes[:1], nodes[:2], (missing,), (nodes[-1], missing)]
     flags = (0, STATIC, RELATIVE, STATIC | RELATIVE, _BALANCING, _BALANCING | STATIC, _BALANCING | RELATIVE)
-    there = frozenset(allowed) & frozenset(nodes)
     for mode, flag, chosen in product((*Mode, _NO_MODE), flags, sorted({*map(frozenset[int], sets)}, key=sorted)):
         # which nodes are told of it has changed: those that are there, or those that were asked for
         if flag == _BALANCING and missing in chosen:
             continue
-        yield Asked(mode, flag, chosen, there, live.kernel_version)
+        yield Asked(mode, flag, chosen, frozenset(nodes), live.kernel_version)
 
 
 def _one_by_one(policy: str) -> str:

@@ -43,7 +43,8 @@ CPUSET_DOC = (
     "move_pages(2) EACCES; migrate_pages(2) EINVAL, EPERM; mbind(2) EINVAL; set_mempolicy(2) EINVAL; mm/migrate.c"
     " do_pages_move(); mm/mempolicy.c kernel_migrate_pages(), mpol_set_nodemask()"
 )
-_PAGES = 2
+#: huge pages, and base pages
+_PAGES, _BASE_PAGES = 2, 24
 
 
 @RIGHTS.case(MAY_MOVE, RIGHTS_DOC, nodes=2, sizes=Sizes.BUDDY)
@@ -84,7 +85,11 @@ def _reserved(live: Live) -> tuple[int, int]:
 
 
 def _mapped(live: Live, advice: int, actor: Actor) -> Memory:
-    return advised(live, _PAGES, advice, actor=actor)
+    memory = advised(live, _PAGES, advice, actor=actor)
+    if advice == MADV_HUGEPAGE:
+        return memory
+    # with a policy of their own a few base pages are a mapping of their own, each of which is moved
+    return Memory(live, actor, memory.address, _BASE_PAGES, live.base_page)
 
 
 def _filled(live: Live, node: int, map_for: Callable[[Actor], Memory], actor: Actor) -> Memory:
@@ -125,8 +130,7 @@ def _expect_rights(live: Live, here: int, there: int, map_for: Callable[[Actor],
     for name, memory, move in moves:
         at = there if at == here else here
         with live.about(name):
-            move(at)
-            live.expect("nodes of the pages", {at}, _nodes(memory))
+            live.expect("nodes of the pages", {at}, _nodes_after(live, memory, partial(move, at), at))
             memory.expect_filled()
     for actor in (owner, stranger):
         actor.end()
@@ -172,7 +176,20 @@ def _move_of_another(actor: Actor, memory: Memory, node: int, flags: int) -> int
 
 
 def _nodes(memory: Memory) -> set[int]:
-    return set(nodes_of(memory.actor, [memory.at(page) for page in range(memory.pages)]))
+    return set(memory.numa_maps().nodes)
+
+
+def _nodes_after(live: Live, memory: Memory, move: Callable[[], object], node: int) -> set[int]:
+    """Return the nodes of memory that ``move`` moves to ``node``.
+
+    Somebody may have a hold of pages for a moment: they are moved again.
+    """
+
+    def moved() -> set[int]:
+        move()
+        return _nodes(memory)
+
+    return live.host.last_look(moved, {node}.__eq__)
 
 
 def _expect_on(live: Live, memory: Memory, node: int, when: str) -> None:

@@ -123,8 +123,9 @@ def by_their_place_in_memory(live: Live) -> None:
 
 
 @WEIGHTED.case(
-    "the weight of a node is the number that was written last, 1 to 255; no other number is taken, and a refused one"
-    " leaves what was there, of this node and of others",
+    "the weight of a node is the number of 1 to 255 that was written last; a number above 255 or below 0, and what is"
+    " no number, is EINVAL and leaves what was there, of this node and of others; so is 0 since Linux 6.16, and before"
+    " it makes the weight 1",
     f"{DOCUMENT}; mm/mempolicy.c node_store()",
     nodes=2,
     since=_SINCE,
@@ -140,6 +141,14 @@ def weights_that_are_taken(live: Live) -> None:
             with live.about(f"{word!r} in place of {chosen[first]}"):
                 live.expect_errno(errno.EINVAL, live.host.write, weight_files(live.host)[first], word)
                 live.expect("weights", chosen, _weights(live, [first, second]))
+        with live.about(f"0 in place of {chosen[first]}"):
+            if live.host.read(AUTOMATIC) is None:
+                # where the kernel cannot choose the weights it stands for its default (get_il_weight())
+                live.host.write(weight_files(live.host)[first], "0")
+                chosen[first] = 1
+            else:
+                live.expect_errno(errno.EINVAL, live.host.write, weight_files(live.host)[first], "0")
+            live.expect("weights", chosen, _weights(live, [first, second]))
 
 
 def _give_weights(live: Live, weights: Mapping[int, int]) -> None:

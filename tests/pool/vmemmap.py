@@ -118,8 +118,8 @@ def _expect_surplus_counted(live: Live, pages: int, before: int, given: int) -> 
     live.expect("struct pages with a pool", before - pages * given, read_counted_struct_pages(live))
     memory.unmap()
     # a worker of the kernel gives such pages back (free_hpage_workfn())
-    live.host.wait_until(lambda: read_counted_struct_pages(live) == before)
-    live.expect("struct pages when the pool is empty", before, read_counted_struct_pages(live))
+    counted = live.host.last_look(lambda: read_counted_struct_pages(live), lambda now: now == before)
+    live.expect("struct pages when the pool is empty", before, counted)
 
 
 @VMEMMAP.case("optimised pages hold what is written, and their memory can be used when they have gone", RULE)

@@ -1,6 +1,7 @@
 """Pages that somebody holds who has no file open: they outlive their place in the file, the file and the mount."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 
 from hugepage_qa.cases.case import Area
@@ -8,30 +9,38 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, open_fi
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.kernel.uapi import AT_FDCWD
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 OUTLIVED = Area("outlived-mounts")
 #: pages of the pool, and of the file
 _ALL, _USED = 4, 2
-#: min_size= and size= in pages. Where there is no size= the file uses no more than what is promised: the kernel, which
-#: does not count what is used then, takes the last page for given back when all is promised again
+#: min_size= and size= in pages
 _LIMITS = ((None, None), (None, 2), (None, _ALL), (1, _ALL), (2, 2), (2, None), (3, _ALL), (_ALL, _ALL), (3, None))
+#: fewer pages than the file uses are promised, and nothing limits it
+_LESS_THAN_USED = ((1, None),)
 
 
 @OUTLIVED.case(
     "a page that a pipe holds outlives its file and its mount, and holds what it held; it still counts as one of those"
-    " that min_size= promises, which are all given back with the last page, and the next mount has all of its limits",
+    " that min_size= promises, which are all given back with the last page",
     f"{HUGETLB_DOC} min_size; vmsplice(2); mm/hugetlb.c hugepage_put_subpool(), unlock_or_release_subpool(),"
     " free_huge_folio()",
     pages=_ALL,
 )
 def held_page_outlives_its_mount(live: Live) -> None:
-    rows = [(limits, held) for limits in _LIMITS for held in range(1, _USED + 1)]
-    # gigantic pages take a second each
-    for ((least, most), held), end in zip(rows[::4] if live.is_gigantic else rows, cycle(_ENDS)):
+    # with the bug a page that is given back changes memory that was freed, which may stop a CPU: what shows it is
+    # "hugepage-qa reproduce", on a machine that is thrown away
+    is_counted = not POOL_ISSUES[Quirk.SUBPOOL_FREED_IN_USE].applies_to(live.kernel_version)
+    limits_here = (*_LIMITS, *_LESS_THAN_USED) if is_counted else _LIMITS
+    rows = [(limits, held) for limits in limits_here for held in range(1, _USED + 1)]
+    # gigantic pages take a second each: some rows, with one page held and with both
+    for ((least, most), held), end in zip(rows[::5] if live.is_gigantic else rows, cycle(_ENDS)):
         promised = least or 0
         point = live.host.mount(_options(live, least, most))
+        unmount = live.once_at_the_end(partial(live.host.unmount, point))
         path = f"{point}/file"
         file = open_file(live, path)
         memory = file.map(_USED)
@@ -43,7 +52,7 @@ def held_page_outlives_its_mount(live: Live) -> None:
             end(file, path)
             left = max(promised - held, 0)
             live.expect_pool(nr=_ALL, free=_ALL - held, resv=left)
-            live.host.unmount(point)
+            unmount()
             live.expect_pool(nr=_ALL, free=_ALL - held, resv=left)
             for page, reader in enumerate(readers):
                 live.expect("what comes out of the pipe", 7 + page, word_from(live, file.actor, reader))

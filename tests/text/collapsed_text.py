@@ -10,6 +10,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import split_all
 from hugepage_qa.cases.file_text import (
     allow_always,
+    collapse_text,
     expect_whole_pages,
     is_eligible,
     need_base_pages_in_cache,
@@ -91,13 +92,13 @@ def counted_text(live: Live) -> None:
         started[-1].touch()
         return started[-1]
 
-    def collapse_text(program: TextProgram) -> None:
-        _collapse(live, program)
+    def collapse_it(program: TextProgram) -> None:
+        collapse_text(live, program)
         program.touch()
 
     def collapsed() -> TextProgram:
         program = start()
-        collapse_text(program)
+        collapse_it(program)
         return program
 
     def unmapped() -> None:
@@ -107,7 +108,7 @@ def counted_text(live: Live) -> None:
         program.actor.end()
 
     taken = _counted(live, mapped=whole, cached=whole) | {"ShmemHugePages": 0}
-    expect_change(live, taken, start, collapse_text, read_counters_with_nodes)
+    expect_change(live, taken, start, collapse_it, read_counters_with_nodes)
     expect_change(live, _counted(live, mapped=-whole, cached=0), collapsed, end, read_counters_with_nodes)
     expect_change(
         live, _counted(live, cached=-whole), unmapped, lambda _none: evict(live, recipe), read_counters_with_nodes
@@ -129,7 +130,7 @@ def text_that_is_written(live: Live) -> None:
     whole = whole_pages(live, library)
     writer = live.actor()
     for _time in range(2):
-        _collapse(live, library)
+        collapse_text(live, library)
         library.touch()
         live.expect("FilePmdMapped", whole, library.huge())
         descriptor = live.open(writer, library.built.file, os.O_RDWR)
@@ -137,7 +138,7 @@ def text_that_is_written(live: Live) -> None:
         library.touch()
         library.expect_intact()
         live.expect("THPeligible while it is open for writing", False, library.mappings()[0].thp_eligible)
-        live.expect_errno(errno.EINVAL, _collapse, live, library)
+        live.expect_errno(errno.EINVAL, collapse_text, live, library)
         live.expect("FilePmdMapped while it is open for writing", 0, library.huge())
         writer.call("close", descriptor)
         library.touch()
@@ -178,10 +179,10 @@ def text_collapsed_by_another(live: Live) -> None:
     second.touch()
     if not is_eligible(live, first):
         raise CannotRun("this kernel collapses no text of this file system")
-    _collapse(live, first)
+    collapse_text(live, first)
     second.touch()
     second.expect_intact()
-    _collapse(live, second)
+    collapse_text(live, second)
     for program in (first, second):
         program.touch()
         program.expect_intact()
@@ -251,7 +252,7 @@ def _collapsed_in_tmpfs(live: Live) -> TextProgram:
     live.when_actors_have_ended(live.host.unmount, point)
     program = start_text(live, Recipe(size, tail=size // 2), point)
     program.touch()
-    _collapse(live, program)
+    collapse_text(live, program)
     program.touch()
     live.expect("ShmemPmdMapped", whole_pages(live, program), _shared_huge(program))
     live.expect("FilePmdMapped", 0, program.huge())
@@ -268,23 +269,14 @@ def _expect_collapse(live: Live, program: TextProgram) -> None:
     before = program.huge()
     expect_whole_pages(live, program, before)
     if is_eligible(live, program):
-        _collapse(live, program)
+        collapse_text(live, program)
         program.touch()
         live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
     else:
-        live.expect_errno(errno.EINVAL, _collapse, live, program)
+        live.expect_errno(errno.EINVAL, collapse_text, live, program)
         live.expect("FilePmdMapped", before, program.huge())
     program.touch()
     program.expect_intact()
-
-
-def _collapse(live: Live, program: TextProgram) -> None:
-    """Collapse the whole huge pages of the text. Raises OSError."""
-    size = pmd_size(live)
-    mapping = program.mapped()[0]
-    start = -(-mapping.start // size) * size
-    length = mapping.end // size * size - start
-    collapse(live, partial(program.actor.call, "madvise", start, length, MADV_COLLAPSE))
 
 
 def _counted(live: Live, **changes: int) -> dict[str, int]:

@@ -5,12 +5,16 @@ import mmap
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
+from enum import Enum
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
@@ -24,7 +28,7 @@ from hugepage_qa.cases.thp_memory import (
 )
 from hugepage_qa.cases.thp_policy import leave_dirt, set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MAP_FIXED
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MADV_HUGEPAGE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -42,6 +46,7 @@ _NEW_VALUE = 77
     since=SINCE,
 )
 def no_room_for_holes(live: Live) -> None:
+    _have_khugepaged_rest(live)
     every = pmd_size(live) // live.base_page
     for pages in ([0, 1, 5, every // 2, every - 1], [3, 4, every - 2], [0], [every - 1]):
         with live.about(f"a file with its pages {pages}"):
@@ -73,6 +78,7 @@ def _expect_given_up(live: Live, pages: list[int], every: int) -> None:
     since=SINCE,
 )
 def allocated_and_never_written(live: Live) -> None:
+    _have_khugepaged_rest(live)
     every = pmd_size(live) // live.base_page
     written = [0, 7, every // 2 + 1]
     set_policy(live, "madvise")
@@ -93,6 +99,7 @@ def allocated_and_never_written(live: Live) -> None:
     since=SINCE,
 )
 def in_swap(live: Live) -> None:
+    _have_khugepaged_rest(live)
     every = pmd_size(live) // live.base_page
     need_swap(live, pmd_size(live))
     point, file, memory = _file_of_base_pages(live, range(every), room=every)
@@ -111,6 +118,7 @@ def in_swap(live: Live) -> None:
     since=SINCE,
 )
 def mapped_by_others(live: Live) -> None:
+    _have_khugepaged_rest(live)
     every = pmd_size(live) // live.base_page
     _point, file, memory = _file_of_base_pages(live, range(every), room=2 * every)
     size, page = memory.size, live.base_page
@@ -142,6 +150,64 @@ def mapped_by_others(live: Live) -> None:
 
 
 @GIVEN_UP.case(
+    "base pages of a file that userfaultfd protects in one mapping, wherever in a huge page they are, there or not"
+    " yet, stay protected there when MADV_COLLAPSE of that mapping, of another one or of another process makes the file"
+    " huge; others map the huge page and write it, and what is protected no more is written",
+    "Documentation/admin-guide/mm/userfaultfd.rst Write Protect Notifications; madvise(2) MADV_COLLAPSE;"
+    " mm/khugepaged.c retract_page_tables(), collapse_pte_mapped_thp()",
+    since=SINCE,
+)
+def protected_in_one_mapping(live: Live) -> None:
+    _have_khugepaged_rest(live)
+    every = pmd_size(live) // live.base_page
+    parts = (range(1), range(3, 4), range(every - 1, every), range(every // 2, every), range(every))
+    for part, is_there, asks in product(parts, (True, False), _Asks):
+        with live.about(f"base pages {part.start} to {part.stop}, there {is_there}, asked by {asks.value}"):
+            _expect_still_protected(live, part, every, asks, is_there=is_there)
+
+
+class _Asks(Enum):
+    """Who gives MADV_COLLAPSE first."""
+
+    WATCHED = "the mapping that is watched"
+    OTHER = "another mapping"
+    PROCESS = "another process"
+
+
+def _expect_still_protected(live: Live, part: range, every: int, asks: _Asks, *, is_there: bool) -> None:
+    """Have ``part`` of a file protected before it is collapsed, and expect it to be so then."""
+    base = live.base_page
+    # of what is not there at least one page is: of holes alone nothing is made
+    filled = [number for number in range(every) if is_there or number not in part or len(part) == every == number + 1]
+    _point, file, memory = _file_of_base_pages(live, filled, room=2 * every)
+    watched = _mapped_again(live, file, mmap.MAP_SHARED, 0)
+    fault = Userfault(watched, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
+    fault.write_protect(offset=part.start * base, length=len(part) * base)
+    if asks is _Asks.WATCHED:
+        # it makes the file huge, and is an error or not: this mapping cannot be huge
+        with suppress(Refused):
+            watched.advise(MADV_COLLAPSE)
+        live.expect("base pages that are protected", [*part], protected_pages(watched))
+    other = memory.seen_by(memory.actor.fork()) if asks is _Asks.PROCESS else memory
+    # where a process has no page table Linux 6.1 maps nothing, and it is EINVAL
+    other.actor.read(other.address + filled[0] * base)
+    collapse(live, partial(other.advise, MADV_COLLAPSE))
+    live.expect("ShmemPmdMapped of another mapping", other.size, other.smaps().shmem_pmd_mapped)
+    live.expect("base pages that are protected", [*part], protected_pages(watched))
+    for number in {part[0], part[-1]}:
+        live.expect_signal(signal.SIGBUS, watched.actor.write, watched.address + number * base, _NEW_VALUE)
+    _expect_pages(live, watched, filled)
+    other.actor.fill(other.address, other.size, base, _NEW_VALUE)
+    wrong = watched.actor.check(watched.address, watched.size, base, _NEW_VALUE)
+    live.expect("words that others have written and are not seen", 0, wrong)
+    fault.write_protect(on=False, offset=part.start * base, length=len(part) * base)
+    watched.actor.write(watched.address + part[-1] * base, 1)
+    live.expect("what is read elsewhere", 1, other.actor.read(other.address + part[-1] * base))
+    other.actor.end()
+    file.actor.end()
+
+
+@GIVEN_UP.case(
     "memory that MADV_COLLAPSE makes huge while another thread reads it again and again holds what it held, and nothing"
     " of it stays isolated",
     "madvise(2) MADV_COLLAPSE; mm/khugepaged.c __collapse_huge_page_isolate(), release_pte_pages()",
@@ -168,6 +234,19 @@ def read_meanwhile(live: Live) -> None:
     live.expect("words that were read and are wrong", 0, actor.check(target.address, half, WORD, 1 + half))
 
 
+def _have_khugepaged_rest(live: Live) -> None:
+    """Have khugepaged not make the files huge before MADV_COLLAPSE is asked to.
+
+    The first process on its empty list it looks at at once: that is one of ours, which comes there by advice for memory
+    that was touched (khugepaged_enter_vma()).
+    """
+    let_only_pmd_inherit(live)
+    memory = map_aligned(live, 1, pmd_size(live))
+    memory.touch()
+    memory.advise(MADV_HUGEPAGE)
+    let_rest(live)
+
+
 def _file_of_base_pages(live: Live, pages: Iterable[int], room: int) -> tuple[str, HugeFile, Memory]:
     """Map a file of one huge page in a tmpfs with ``room`` base pages; ``pages`` of it are filled, in base pages.
 
@@ -179,9 +258,9 @@ def _file_of_base_pages(live: Live, pages: Iterable[int], room: int) -> tuple[st
     file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
     actor.call("ftruncate", file.descriptor, pmd_size(live))
     memory = map_file(live, actor, file.descriptor, 1)
-    for number in pages:
-        offset = number * live.base_page
-        actor.fill(memory.address + offset, live.base_page, WORD, 1 + offset)
+    for run in runs(set(pages)):
+        offset = run.start * live.base_page
+        actor.fill(memory.address + offset, len(run) * live.base_page, WORD, 1 + offset)
     remount_tmpfs(live.actor(), point, "huge=always")
     return point, file, memory
 
@@ -215,7 +294,7 @@ def _next(file: HugeFile, start: int, whence: int) -> int | None:
 
 
 def _expect_pages(live: Live, memory: Memory, pages: Iterable[int]) -> None:
-    wrong = sum(memory.wrong(number * live.base_page, live.base_page, 1) for number in pages)
+    wrong = sum(memory.wrong(run.start * live.base_page, len(run) * live.base_page) for run in runs(set(pages)))
     live.expect("words of the pages that were filled and changed", 0, wrong)
 
 

@@ -5,9 +5,11 @@ import mmap
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
+from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -18,7 +20,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -28,61 +30,94 @@ SOURCE = "Documentation/filesystems/proc.rst Committed_AS; mm/shmem.c"
 _PAGES = 4
 _OVERCOMMIT, _NEVER = "proc/sys/vm/overcommit_memory", "2"
 _COMMITTED = "Committed_AS"
+#: for how long somebody else may have a hold of a huge page, which cannot be split then
+_SECONDS = 30.0
 _FILL: tuple[Callable[[Memory], None], ...] = (Memory.fill, Memory.expect_filled)
 
 
 class TmpfsFile:
     """A file of four huge pages of a tmpfs or without a name, and its mapping; it ends with its actor."""
 
-    def __init__(self, live: Live, point: str | None) -> None:
+    def __init__(self, live: Live, actor: Actor, point: str | None) -> None:
         self._live = live
-        self.actor = live.actor()
+        self._actor = actor
         if point is None:
-            self.descriptor = self.actor.call("memfd_create", "committed", 0)
+            self._descriptor = actor.call("memfd_create", "committed", 0)
         else:
-            self.descriptor = live.open(self.actor, f"{point}/file")
-            self.actor.call("unlinkat", -1, f"{point}/file", 0)
+            self._descriptor = live.open(actor, f"{point}/file")
+            actor.call("unlinkat", -1, f"{point}/file", 0)
         self._point = point
-        self.memory = map_file(live, self.actor, self.descriptor, _PAGES)
+        self._file = HugeFile(live, actor, self._descriptor)
+        self._memory = map_file(live, actor, self._descriptor, _PAGES)
 
     def truncate(self, length: int) -> None:
         """Make it that long."""
-        self.actor.call("ftruncate", self.descriptor, length)
+        self._actor.call("ftruncate", self._descriptor, length)
 
     def map_again(self) -> None:
         """Map it elsewhere, and unmap that."""
-        map_file(self._live, self.actor, self.descriptor, _PAGES).unmap()
+        map_file(self._live, self._actor, self._descriptor, _PAGES).unmap()
 
     def store(self) -> None:
         """Store into each word of its first huge page."""
-        self.actor.fill(self.memory.address, self.memory.size, WORD, 1)
+        self._actor.fill(self._memory.address, self._memory.size, WORD, 1)
 
-    def write(self, start: int) -> None:
-        """Write a word."""
-        self.actor.call("pwrite64", self.descriptor, bytes(WORD), WORD, start)
+    def touch(self, least: int) -> None:
+        """Store one word into its second huge page, and expect it to take ``least`` bytes of memory.
+
+        Raises CannotRun where memory is too fragmented for a huge page.
+        """
+        taken = self._file.blocks + least
+        self._memory.touch(1)
+        found = self._file.blocks
+        if found != taken:
+            expect_no_node_short(self._live, self._memory.size, 1)
+        self._live.expect("st_blocks", taken, found)
+
+    def write(self) -> None:
+        """Write all of its second huge page: what the first one holds."""
+        memory = self._memory
+        self._actor.call("pwrite64", self._descriptor, memory.address, memory.size, memory.size)
 
     def allocate(self, start: int, length: int) -> None:
         """Have pages of its own there (fallocate(2))."""
-        self.actor.call("fallocate", self.descriptor, FALLOC_FL_KEEP_SIZE, start, length)
+        self._actor.call("fallocate", self._descriptor, FALLOC_FL_KEEP_SIZE, start, length)
 
     def allocate_too_much(self) -> None:
         """Be refused more than its mount has left; a file without a name has no limit."""
         if self._point is not None:
-            size = self.memory.size
+            size = self._memory.size
             length = _PAGES * size - self._live.base_page
             self._live.expect_errno(errno.ENOSPC, self.allocate, size + self._live.base_page, length)
 
     def punch(self, start: int, length: int) -> None:
         """Have a hole there."""
-        self.actor.call("fallocate", self.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, length)
+        self._file.punch_bytes(start, length)
+
+    def split(self, act: Callable[["TmpfsFile"], None], change: int) -> None:
+        """Do ``act``, which splits a huge page, until st_blocks changes by ``change``. Raises Failed where it does not.
+
+        A page that somebody has a hold of stays whole until he has none.
+        """
+        left = self._file.blocks + change
+
+        def blocks() -> int:
+            act(self)
+            return self._file.blocks
+
+        found = self._live.host.last_look(blocks, partial(eq, left), _SECONDS)
+        if found != left:
+            # each of the others would be waited for as long
+            self._live.fail("st_blocks", left, found)
 
     def close(self) -> None:
         """Close it: its mapping has it still."""
-        self.actor.call("close", self.descriptor)
+        self._file.close()
 
 
 #: what is done, and by how many bytes what is committed changes then
-Steps = Sequence[tuple[str, Callable[[TmpfsFile], None], int]]
+Step = tuple[str, Callable[[TmpfsFile], None], int]
+Steps = Sequence[Step]
 
 
 @COMMITTED.case(
@@ -105,26 +140,32 @@ def of_files(live: Live) -> None:
 
 
 def _steps(live: Live, least: int) -> Steps:
-    """Return steps with a file of which a word takes ``least`` bytes of memory."""
+    """Return steps with a file of which a word that is stored takes ``least`` bytes of memory."""
     base, size = live.base_page, pmd_size(live)
     third = 2 * size
+
+    def splitting(name: str, act: Callable[[TmpfsFile], None], change: int) -> Step:
+        return name, lambda file: file.split(act, change), change
+
     return (
         ("a length", lambda file: file.truncate(_PAGES * size), 0),
         ("one more mapping", TmpfsFile.map_again, 0),
         ("stores", TmpfsFile.store, size),
         ("the same stores", TmpfsFile.store, 0),
-        ("a word that is written", lambda file: file.write(size), least),
+        ("a word that is stored", lambda file: file.touch(least), least),
+        # of which a word may be one of a base page: Linux 6.14 has folios no larger than what is written (acd7ccb284b8)
+        ("a huge page that is written", TmpfsFile.write, size - least),
         ("an allocation", lambda file: file.allocate(third, size), size),
         ("the same allocation", lambda file: file.allocate(third, size), 0),
         ("an allocation without room", TmpfsFile.allocate_too_much, 0),
         ("a hole of a huge page", lambda file: file.punch(0, size), -size),
-        ("a hole of base pages", lambda file: file.punch(third + base, 2 * base), -2 * base),
+        splitting("a hole of base pages", lambda file: file.punch(third + base, 2 * base), -2 * base),
         ("the same hole", lambda file: file.punch(third + base, 2 * base), 0),
         ("a hole of parts of base pages", lambda file: file.punch(third + 8 * base + WORD, 2 * base - 2 * WORD), 0),
-        ("a shorter end", lambda file: file.truncate(third + 16 * base), 16 * base - size),
+        splitting("a shorter end", lambda file: file.truncate(third + 16 * base), 16 * base - size),
         ("a longer end", lambda file: file.truncate(_PAGES * size), 0),
-        ("its end", lambda file: file.truncate(0), -least - 14 * base),
-        ("an allocation behind the end", lambda file: file.allocate(0, size + base), size + least),
+        ("its end", lambda file: file.truncate(0), -size - 14 * base),
+        ("an allocation behind the end", lambda file: file.allocate(0, 2 * size), 2 * size),
         ("a close", TmpfsFile.close, 0),
     )
 
@@ -134,12 +175,7 @@ def _expect_committed(live: Live, point: str | None, steps: Steps) -> None:
     actors = list[Actor]()
 
     def prepare(number: int) -> TmpfsFile:
-        # its memory is what the next one takes
-        while actors:
-            actors.pop().end()
-        with_blocks(live, pmd_size(live), _PAGES)
-        file = TmpfsFile(live, point)
-        actors.append(file.actor)
+        file = TmpfsFile(live, _next_actor(live, actors), point)
         for _name, act, _change in steps[:number]:
             act(file)
         return file
@@ -147,6 +183,20 @@ def _expect_committed(live: Live, point: str | None, steps: Steps) -> None:
     for number, (name, act, change) in enumerate(steps):
         with live.about(name):
             expect_change(live, {_COMMITTED: change}, partial(prepare, number), act)
+    _end(actors)
+
+
+def _next_actor(live: Live, actors: list[Actor]) -> Actor:
+    """Return an actor that there is room for: the one before, which ``actors`` has, ends, and what it had with it."""
+    _end(actors)
+    with_blocks(live, pmd_size(live), _PAGES)
+    actors.append(live.actor())
+    return actors[-1]
+
+
+def _end(actors: list[Actor]) -> None:
+    while actors:
+        actors.pop().end()
 
 
 @COMMITTED.case(
@@ -160,13 +210,15 @@ def of_anonymous_memory(live: Live) -> None:
     size = pmd_size(live)
     length = _PAGES * size
     is_ignored = (live.host.read(_OVERCOMMIT) or "").strip() == _NEVER
-    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
+    actors = list[Actor]()
     for policy, noreserve in product(("always", "never"), (False, True)):
         if noreserve and is_ignored:
             continue
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
         flags = live.host.uapi.map_noreserve if noreserve else 0
-        mapped, filled, emptied = (partial(_mapped, live, flags, done) for done in ((), _FILL, (*_FILL, _remove)))
+        mapped, filled, emptied = (
+            partial(_mapped, live, actors, flags, done) for done in ((), _FILL, (*_FILL, _remove))
+        )
         all_of_it, there = (0, length) if noreserve else (length, 0)
         steps: tuple[tuple[str, Callable[[], Memory], Callable[[Memory], None], int], ...] = (
             ("stores", mapped, Memory.fill, there),
@@ -176,10 +228,12 @@ def of_anonymous_memory(live: Live) -> None:
         )
         with live.about(f"shmem_enabled {policy}, MAP_NORESERVE {noreserve}"):
             with live.about("a mapping"):
-                expect_change(live, {_COMMITTED: all_of_it}, live.actor, partial(_map_only, live, flags))
+                mapping = partial(_map_only, live, flags)
+                expect_change(live, {_COMMITTED: all_of_it}, partial(_next_actor, live, actors), mapping)
             for name, prepare, act, change in steps:
                 with live.about(name):
                     expect_change(live, {_COMMITTED: change}, prepare, act)
+    _end(actors)
 
 
 def _map(live: Live, flags: int, actor: Actor) -> int:
@@ -190,10 +244,9 @@ def _map_only(live: Live, flags: int, actor: Actor) -> None:
     _map(live, flags, actor)
 
 
-def _mapped(live: Live, flags: int, done: Sequence[Callable[[Memory], None]]) -> Memory:
-    """Return anonymous shared memory of a new actor that all this has been ``done`` to."""
-    with_blocks(live, pmd_size(live), _PAGES)
-    actor = live.actor()
+def _mapped(live: Live, actors: list[Actor], flags: int, done: Sequence[Callable[[Memory], None]]) -> Memory:
+    """Return anonymous shared memory of ``_next_actor`` that all this has been ``done`` to."""
+    actor = _next_actor(live, actors)
     memory = Memory(live, actor, _map(live, flags, actor), _PAGES, pmd_size(live))
     for act in done:
         act(memory)

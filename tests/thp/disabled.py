@@ -112,7 +112,9 @@ def shared_memory_for_none(live: Live) -> None:
         executed.exec()
         for actor, who in ((parent, "the process"), (parent.fork(), "its child"), (executed, "a child after exec")):
             for disabled, make in product((1, 0), (_new_file, _new_memfd, _new_anonymous)):
-                _disable(actor, disabled)
+                if not disabled:
+                    # until then it is disabled as it came to be: by itself, or for its parent
+                    _disable(actor, 0)
                 memory = make(live, actor, f"{point}/{next(numbers)}")
                 if advice is not None:
                     memory.advise(advice)

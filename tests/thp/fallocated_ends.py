@@ -8,9 +8,8 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_file, mount_tmpfs, pmd_size
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 FALLOCATED_ENDS = Area("thp/fallocated-ends", sizes=Sizes.ONCE, uncleared=True)
@@ -23,7 +22,7 @@ _SECONDS = 30.0
 @FALLOCATED_ENDS.case(
     "what was allocated behind the end of a file and given back up to where that ended, by a hole that ends there or"
     " behind it, by holes one before the other, or by ftruncate(2), is allocated no more: of a huge page that is"
-    " written there then and split, nothing is kept behind the end of the file",
+    " stored to there then and split, nothing is kept behind the end of the file",
     "fallocate(2) FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE; ftruncate(2); mm/shmem.c shmem_fallocate(), fallocend,"
     " shmem_undo_range(), since d144bf620534",
     since="5.15",
@@ -61,15 +60,18 @@ def _expect_given_back(
     with_blocks(live, size, 4)
     actor.call("fallocate", file.descriptor, FALLOC_FL_KEEP_SIZE, 0, first + allocated)
     for start, stop in holes:
-        _punch(file, first + start, stop - start)
+        file.punch_bytes(first + start, stop - start)
     if not holes:
         actor.call("ftruncate", file.descriptor, end)
     _expect_left(live, "with nothing left there", file, first)
-    actor.call("pwrite64", file.descriptor, live.host.uapi.pack("Q", _VALUE), WORD, first)
+    # not written: of what write(2) brings Linux 6.14 has folios no larger than what is written (acd7ccb284b8)
+    memory = map_file(live, actor, file.descriptor, first // size + 1)
+    memory.touch(first // size, _VALUE)
+    memory.unmap()
     found = file.blocks
     if found != first + size:
         expect_no_node_short(live, size, 1)
-    live.expect("size, st_blocks with a huge page that was written", (end, first + size), (file.size, found))
+    live.expect("size, st_blocks with a huge page that was stored to", (end, first + size), (file.size, found))
     _expect_left(live, "when it is split", file, first)
     live.expect("size", end, file.size)
 
@@ -83,14 +85,9 @@ def _expect_left(live: Live, when: str, file: HugeFile, first: int) -> None:
         live.fail(f"st_blocks {when}", first, left)
 
 
-def _punch(file: HugeFile, start: int, length: int) -> None:
-    hole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
-    file.actor.call("fallocate", file.descriptor, hole, start, length)
-
-
 def _punched(file: HugeFile, start: int, length: int) -> int:
-    """Give the last base page of the file back, whose huge page is split for it, and return st_blocks in bytes."""
-    _punch(file, start, length)
+    """Leave a hole, for which a huge page is split, and return st_blocks in bytes."""
+    file.punch_bytes(start, length)
     return file.blocks
 
 

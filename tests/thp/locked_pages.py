@@ -6,13 +6,15 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE, kpageflags
-from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
+from hugepage_qa.cases.hugetlb_files import IPC_CREAT, IPC_RMID, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import (
     expect_change,
+    expect_mapped_whole,
     let_only_pmd_inherit,
     mapped_huge,
     need_blocks,
@@ -25,6 +27,7 @@ from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, se
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MAP_FIXED, MLOCK_ONFAULT
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 LOCKED_PAGES = Area("thp/locked-pages", sizes=Sizes.ONCE)
 
@@ -140,7 +143,8 @@ def counted_when_they_come(live: Live) -> None:
                 length = pages * pmd_size(live)
                 events = {"unevictable_pgs_mlocked": length // live.base_page, "unevictable_pgs_munlocked": 0}
                 rise = {"Mlocked": length, **events}
-                memory = expect_change(live, rise, partial(prepare, live, pages), act)
+                blocks = pages if kind == _PMD_SIZED else 0
+                memory = expect_change(live, rise, partial(_with_blocks, live, blocks, prepare, pages), act)
                 if kind == _PMD_SIZED and mapped_huge(memory) < length:
                     need_blocks(live, memory)
                 live.expect("huge pages", length if kind == _PMD_SIZED else 0, mapped_huge(memory))
@@ -159,6 +163,12 @@ def _kinds_that_come(live: Live) -> Iterator[tuple[str, int]]:
         live.set_knob(f"{path}/enabled", "always")
         yield f"pages of {size >> 10} kB", 1
         live.set_knob(f"{path}/enabled", "never")
+
+
+def _with_blocks(live: Live, blocks: int, prepare: Callable[[Live, int], Memory], pages: int) -> Memory:
+    """Return what ``prepare`` makes, for ``blocks`` huge pages that are to come."""
+    with_blocks(live, pmd_size(live), blocks)
+    return prepare(live, pages)
 
 
 def _place(live: Live, pages: int) -> Memory:
@@ -249,16 +259,24 @@ def segment_that_is_locked(live: Live) -> None:
     let_rest(live)
     let_only_pmd_inherit(live)
     every = pmd_size(live) // live.base_page
+    actors = list[Actor]()
 
     def locked(pages: int) -> tuple[Memory, int]:
+        # what the one before had is for this one
+        while actors:
+            actors.pop().end()
         actor, size = live.actor(), pmd_size(live)
+        actors.append(actor)
         number = segment_number(live, actor, pages * size, IPC_CREAT | 0o600)
         memory = Memory(live, actor, room_for(actor, pages, size), pages, size)
         actor.call("shmat", number, memory.address, SHM_REMAP)
+        # it ends with its actor, and can be locked and unlocked until then
+        actor.call("shmctl", number, IPC_RMID, 0)
         actor.call("shmctl", number, SHM_LOCK, 0)
+        huge = pages if policy == "always" else 0
+        with_blocks(live, size, huge)
         memory.fill()
-        if policy == "always":
-            need_blocks(live, memory)
+        expect_mapped_whole(live, memory, huge, f"shmem_enabled={policy}")
         _settle(live)
         _expect_pages(live, "of a segment that is locked", memory, UNEVICTABLE)
         return memory, number
@@ -277,12 +295,10 @@ def segment_that_is_locked(live: Live) -> None:
             wanted = {_RESCUED: pages * every}
             memory, number = expect_change(live, wanted, partial(locked, pages), unlock)
             _expect_pages(live, "of a segment that is unlocked", memory, 0)
-            live.expect("huge pages", memory.length if policy == "always" else 0, mapped_huge(memory))
             memory.expect_filled()
             memory.actor.call("shmctl", number, SHM_LOCK, 0)
             memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
             _expect_pages(live, "of one that was locked and not used", memory, 0)
-        memory.actor.end()
 
 
 def _lock(memory: Memory) -> None:

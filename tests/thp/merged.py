@@ -1,17 +1,27 @@
 """Huge pages that KSM merges: with equal ones, and with the zero page."""
 
+import mmap
+from collections.abc import Callable
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.merged_pages import KSM_DOC, await_merged, base_page_count, shared_frames, start_merging
 from hugepage_qa.cases.process_counters import anonymous_memory
-from hugepage_qa.cases.thp_memory import need_blocks
+from hugepage_qa.cases.thp_memory import collapse, need_blocks, room_for
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_MERGEABLE, MADV_UNMERGEABLE
+from hugepage_qa.kernel.uapi import (
+    MADV_COLLAPSE,
+    MADV_DONTNEED,
+    MADV_HUGEPAGE,
+    MADV_MERGEABLE,
+    MADV_NOHUGEPAGE,
+    MADV_POPULATE_WRITE,
+    MADV_UNMERGEABLE,
+)
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -19,6 +29,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 MERGED = Area("thp/merged", sizes=Sizes.ONCE)
 
 _NEW_VALUE = 77
+_ZERO_PAGES = "ksm_zero_pages"
 
 
 @MERGED.case(
@@ -85,6 +96,96 @@ def pages_of_zeroes(live: Live) -> None:
     memory.touch(value=_NEW_VALUE)
     live.expect("Rss when a word was written", live.base_page, memory.smaps().rss)
     live.expect("what is read", _NEW_VALUE, memory.read())
+
+
+@MERGED.case(
+    "ksm_zero_pages of a process is how many pages of zeroes it has that KSM has put there: each that is written, given"
+    " back, unmapped, moved, not to be merged any more or made part of a huge page is one less, and one that is"
+    " protected and may be written again is counted as before",
+    f"{KSM_DOC} ksm_zero_pages, MADV_UNMERGEABLE; mm/ksm.c replace_page(); include/linux/ksm.h"
+    " ksm_might_unmap_zero_page(); mm/khugepaged.c __collapse_huge_page_copy_succeeded(); mm/mremap.c move_vma()",
+    since="6.6",
+)
+def counted_pages_of_zeroes(live: Live) -> None:
+    for lose in _LOSSES:
+        with live.about(lose.__name__.strip("_")):
+            _expect_lost(live, lose)
+
+
+def _expect_lost(live: Live, lose: Callable[[Live, Memory], int]) -> None:
+    """Expect ksm_zero_pages to be what ``lose`` returns less when it has acted on a huge page of merged zeroes."""
+    start_merging(live)
+    live.set_knob(f"{DIRECTORY}/use_zero_pages", "1")
+    memory = advised(live, 1, MADV_NOHUGEPAGE)
+    count, before = base_page_count(live, memory), _zero_pages(live, memory)
+    memory.advise(MADV_POPULATE_WRITE)
+    # not of zeroes, so that one page can be written, as a collapse asks for
+    memory.touch()
+    memory.advise(MADV_MERGEABLE)
+    found = await_merged(live, memory, lambda: _zero_pages(live, memory) - before, count - 1)
+    live.expect("ksm_zero_pages when all but one are merged", count - 1, found)
+    # what is lost is not to be merged again
+    live.set_knob(f"{DIRECTORY}/run", "0")
+    left = count - 1 - lose(live, memory)
+    live.expect("ksm_zero_pages then", left, _zero_pages(live, memory) - before)
+    memory.actor.end()
+
+
+def _zero_pages(live: Live, memory: Memory) -> int:
+    text = ObservedTree(live.host).read(f"proc/{memory.actor.pid}/ksm_stat") or ""
+    found = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
+    if _ZERO_PAGES not in found:
+        raise CannotRun(f"this kernel has no {_ZERO_PAGES} in /proc/PID/ksm_stat")
+    return int(found[_ZERO_PAGES])
+
+
+def _write(live: Live, memory: Memory) -> int:
+    base, every = live.base_page, base_page_count(live, memory)
+    # the first one is no page of zeroes
+    for number in (0, 1, 2, every // 2, every - 1):
+        memory.actor.write(memory.address + number * base, _NEW_VALUE)
+    return 4
+
+
+def _give_back(live: Live, memory: Memory) -> int:
+    memory.actor.call("madvise", memory.address + memory.size // 2, memory.size // 2, MADV_DONTNEED)
+    return base_page_count(live, memory) // 2
+
+
+def _unmap(live: Live, memory: Memory) -> int:
+    memory.actor.call("munmap", memory.address + memory.size // 2, memory.size // 2)
+    return base_page_count(live, memory) // 2
+
+
+def _collapse(live: Live, memory: Memory) -> int:
+    memory.advise(MADV_HUGEPAGE)
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.length))
+    return base_page_count(live, memory) - 1
+
+
+def _protect(_live: Live, memory: Memory) -> int:
+    for prot in (mmap.PROT_READ, READ_WRITE):
+        memory.protect(prot)
+    return 0
+
+
+def _move(live: Live, memory: Memory) -> int:
+    # what is merged is unmerged first: at another place it could be taken for what was there
+    there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + live.base_page)
+    live.expect("what is read", 1, there.read())
+    return base_page_count(live, memory) - 1
+
+
+def _unmerge(live: Live, memory: Memory) -> int:
+    half = memory.size // 2
+    memory.actor.call("madvise", memory.address + half, half, MADV_UNMERGEABLE)
+    return base_page_count(live, memory) // 2
+
+
+#: by which of them pages of zeroes are lost: each returns how many
+_LOSSES = (_write, _give_back, _unmap, _collapse, _protect, _move, _unmerge)
 
 
 @MERGED.case(

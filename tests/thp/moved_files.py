@@ -5,7 +5,7 @@ from itertools import cycle
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import KnownFile
-from hugepage_qa.cases.frames import DIRTY, kpageflags
+from hugepage_qa.cases.frames import DIRTY, flags_of_folios
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
@@ -94,10 +94,10 @@ def _bring(live: Live, file: KnownFile, memory: Memory) -> list[int]:
 
 
 def _is_clean(live: Live, file: KnownFile, memory: Memory) -> bool:
-    """Tell whether kpageflags shows no base page of a file that is mapped as dirty."""
+    """Tell whether kpageflags shows no folio of a file that is mapped as dirty: before 6.10 its first page alone is."""
     entries = memory.pagemap(_bring(live, file, memory)[:: file.contents.length // live.base_page // 8])
     frames = [entry & FRAME for entry in entries if entry & PRESENT]
-    return not any(flags & DIRTY for flags in kpageflags(live, memory.actor, frames))
+    return not any(flags & DIRTY for flags in flags_of_folios(live, memory.actor, frames))
 
 
 def _move(live: Live, file: KnownFile, memory: Memory, node: int) -> None:

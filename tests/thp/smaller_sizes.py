@@ -4,14 +4,16 @@ import mmap
 import signal
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import PRESENT, WORD, Memory, runs
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import map_aligned, room_for
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, room_for
 from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.tree import read_integer
@@ -24,10 +26,12 @@ from hugepage_qa.sizes import MIB
 SMALLER = Area("thp/smaller-sizes", sizes=Sizes.ONCE)
 
 SINCE = "6.10"
+UFFD_DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 #: too few for a page of the next size
 _PAGES = 3
 _NEW_VALUE = 77
 _SPLIT_SECONDS = 10.0
+_BOTH = Mode.MISSING | Mode.WRITE_PROTECTED
 
 
 @SMALLER.case(
@@ -73,7 +77,7 @@ def forked(live: Live) -> None:
 
 @SMALLER.case(
     "what was protected in smaller huge pages can be written where mremap() has moved it, from swap, too",
-    "Documentation/admin-guide/mm/userfaultfd.rst UFFD_FEATURE_EVENT_REMAP; mm/mremap.c move_ptes() (0cef0bb836e3)",
+    f"{UFFD_DOC} UFFD_FEATURE_EVENT_REMAP; mm/mremap.c move_ptes() (0cef0bb836e3)",
     since="6.13",
 )
 def moved_while_protected(live: Live) -> None:
@@ -140,6 +144,52 @@ def swapped_out(live: Live) -> None:
         live.expect(f"{memory.size >> 10} kB swapped out: {_PAGES} at least", _PAGES, min(rose, _PAGES))
         memory.expect_filled()
         live.expect("memory in swap after it was read", 0, swapped(memory))
+
+
+@SMALLER.case(
+    "where a userfaultfd watches memory, private or shared, for missing pages, for writes or for both, each access and"
+    " each UFFDIO_COPY gives the one base page that was asked for, wherever in a smaller huge page that is, and none"
+    " beside it",
+    f"{UFFD_DOC} UFFDIO_REGISTER_MODE_MISSING, UFFDIO_REGISTER_MODE_WP; mm/memory.c alloc_anon_folio(), finish_fault()",
+    since=SINCE,
+)
+def watched(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    let_rest(live)
+    directories = dict(smaller_sizes(live))
+    for filled in _each_size(live):
+        # what others do not watch has got such pages now
+        size, of_shared = filled.size, f"{directories[filled.size]}/shmem_enabled"
+        live.set_knob_if_there(of_shared, "always")  # since Linux 6.11
+        for shared, mode in product((False, True), (Mode.MISSING, Mode.WRITE_PROTECTED, _BOTH)):
+            memory = map_aligned(live, _PAGES, size, shared=shared, advice=MADV_HUGEPAGE)
+            fault = Userfault(memory, mode, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
+            with live.about(f"{size >> 10} kB, shared {shared}, watched for {mode!r}"):
+                _expect_each_alone(live, memory, fault, is_filled=Mode.MISSING in mode)
+            memory.actor.end()
+        live.set_knob_if_there(of_shared, "never")
+
+
+def _expect_each_alone(live: Live, memory: Memory, fault: Userfault, *, is_filled: bool) -> None:
+    """Have base pages come, at both ends of a page, in its midst and beside others, and expect none but these.
+
+    They are written and read, or, where they are to be filled by who watches, copied after an access was refused.
+    """
+    base, every = live.base_page, memory.size // live.base_page
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill()
+    there = set[int]()
+    for number in (1, 2, every - 1, every + every // 2, every):
+        address = memory.address + number * base
+        access = partial(memory.actor.write, address, 1) if number % 2 else partial(memory.actor.read, address)
+        if is_filled:
+            live.expect_signal(signal.SIGBUS, access)
+            fault.copy(source, number // every, offset=number % every * base, length=base)
+        else:
+            access()
+        there.add(number)
+        found = {at for at, entry in enumerate(memory.whole_pagemap()) if entry & PRESENT}
+        live.expect(f"base pages that are there when {number} was asked for", runs(there), runs(found))
 
 
 def _is_split(live: Live, memory: Memory, before: int) -> bool:

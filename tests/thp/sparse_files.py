@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 
@@ -16,6 +16,9 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 SPARSE = Area("thp/sparse-files", sizes=Sizes.ONCE, uncleared=True)
 
+#: for how long somebody else may have a hold of a folio
+_SECONDS = 30.0
+
 case = partial(file_case, SPARSE)
 
 
@@ -27,7 +30,7 @@ case = partial(file_case, SPARSE)
 )
 def read_over_holes(live: Live, file: KnownFile) -> None:
     base = live.base_page
-    _leave_holes(live, file)
+    _leave_holes(live, file, file.contents.length)
     ends = _ends(file)
     for read in READS:
         for number, end in enumerate(ends):
@@ -40,14 +43,22 @@ def read_over_holes(live: Live, file: KnownFile) -> None:
 
 @case(
     "lseek(2) finds data and holes in turn up to the end of a file, which is a hole: no word that is not zero lies in a"
-    " hole, and what is asked from within data or a hole, or behind the end, is told so",
+    " hole, no base page of a hole in data, and what is asked from within either, or behind the end, is told so",
     "lseek(2) SEEK_DATA, SEEK_HOLE; mm/filemap.c mapping_seek_hole_data(); mm/shmem.c shmem_file_llseek(); fs/iomap"
     "/seek.c iomap_seek_data()",
 )
 def found_data(live: Live, file: KnownFile) -> None:
-    _leave_holes(live, file)
+    length = file.contents.length
+
+    def pages_in_data() -> list[int]:
+        _leave_holes(live, file, length)
+        return _hole_pages_in(live, file, _data(live, file))
+
+    # a folio of a tmpfs that somebody has a hold of cannot be split for a hole, and is data, until he has none
+    left = live.host.last_look(pages_in_data, lambda found: not found, _SECONDS)
+    live.expect("starts of base pages of holes that are found as data", [], left)
     whole = file.contents.length
-    for state in ("in memory", "on its disk", "with data at its end"):
+    for state in ("in memory", "synced", "with data at its end"):
         if state == "with data at its end":
             file.write(whole - WORD, WORD)
         data = _data(live, file)
@@ -96,9 +107,23 @@ def _written(file: KnownFile) -> Iterator[tuple[int, int]]:
         start += piece.length
 
 
-def _leave_holes(live: Live, file: KnownFile) -> None:
-    """Have a file that was written whole be sparse: holes of and in base pages, and over the end of a huge page."""
-    base, block, whole = live.base_page, block_size(live), file.contents.length
+def _hole_pages_in(live: Live, file: KnownFile, data: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the starts of the whole base pages of holes of which ``data`` has any byte."""
+    base, start, found = live.base_page, 0, list[int]()
+    for piece in file.contents.pieces:
+        if piece.value is None:
+            pages = range(-(-start // base) * base, (start + piece.length) // base * base, base)
+            found += (page for page in pages if any(first < page + base and page < end for first, end in data))
+        start += piece.length
+    return found
+
+
+def _leave_holes(live: Live, file: KnownFile, whole: int) -> None:
+    """Have a file of which ``whole`` bytes were written be sparse; once more, it is so as before.
+
+    It has holes of and in base pages, and over the end of a huge page.
+    """
+    base, block = live.base_page, block_size(live)
     for first, length in (
         (3 * base, 2 * base),
         (7 * base, base),

@@ -7,14 +7,12 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case, parts_of_folios
 from hugepage_qa.cases.live import Live
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MS_SYNC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 STORED = Area("thp/stored-folios", sizes=Sizes.ONCE, uncleared=True)
 
 case = partial(file_case, STORED, on=DISKS)
-#: of msync(2)
-_MS_SYNC = 4
 
 
 @case(
@@ -25,7 +23,7 @@ _MS_SYNC = 4
 def synced_again(live: Live, file: KnownFile) -> None:
     # the read has written back what is dirty (kiocb_write_and_wait()): it misses what nobody marked as such any more
     memory, length = file.map(), file.contents.length
-    for call, *arguments in (("msync", memory.address, length, _MS_SYNC), ("fsync", file.descriptor)):
+    for call, *arguments in (("msync", memory.address, length, MS_SYNC), ("fsync", file.descriptor)):
         for first, stored in ((0, length), *parts_of_folios(live), (0, length)):
             file.store(memory, first, stored)
             file.actor.call(call, *arguments)

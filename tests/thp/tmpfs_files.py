@@ -30,7 +30,7 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.proc_tables import find_mount, huge_policy
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
@@ -291,7 +291,7 @@ def kept_behind_the_end(live: Live) -> None:
 
 def _punched(file: HugeFile, place: int, length: int) -> tuple[int, int]:
     """Punch a hole of ``length`` bytes at ``place``, and return size and st_blocks of the file."""
-    file.actor.call("fallocate", file.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, place, length)
+    file.punch_bytes(place, length)
     return file.size, file.blocks
 
 
@@ -309,8 +309,7 @@ def hole_in_a_held_page(live: Live) -> None:
             path = f"{point}/{start}-{length}"
             memory = filled_file(live, path, 1)
             pipe_with(live, memory)
-            file = live.open(memory.actor, path)
-            memory.actor.call("fallocate", file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, length)
+            HugeFile(live, memory.actor, live.open(memory.actor, path)).punch_bytes(start, length)
             live.expect("words of the hole that are not zero", 0, memory.actor.nonzero(memory.address + start, length))
             end = start + length
             wrong = memory.wrong(0, start) + memory.wrong(end, memory.length - end)

@@ -13,7 +13,7 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.frames import UNEVICTABLE, flags_of_folios
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
 from hugepage_qa.cases.memory_policy import node_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.shown_mounts import mounted_options
@@ -358,8 +358,10 @@ def _evictable(live: Live, memory: Memory) -> int:
     """Return how many pages begin with a folio that is not on the list of what nobody reclaims."""
     # what each CPU has not put on a list yet it does then; it may move pages, too
     live.compact()
-    found = flags_of_folios(live, memory.actor, sorted(memory.frames()))
-    return sum(not flags & UNEVICTABLE for flags in found)
+    entries = memory.pagemap(memory.at(page) for page in range(memory.pages))
+    # what moves just then has no frame
+    frames = {entry & FRAME for entry in entries if entry & PRESENT}
+    return sum(not flags & UNEVICTABLE for flags in flags_of_folios(live, memory.actor, sorted(frames)))
 
 
 def _room(live: Live, point: str) -> int:

@@ -84,30 +84,15 @@ def copied_over(live: Live, file: KnownFile) -> None:
         with live.about(f"{length} bytes from {start} to {to}, of the same file {source is file}"):
             file.store(memory, to - 8, 16)
             pieces = source.contents.between(start, start + length)
-            live.expect("bytes copied", length, _copy(file, source, start, to, length))
+            live.expect("bytes copied", length, file.copy_from(source, start, to, length))
             file.replace(to, pieces)
             file.expect_mapped(memory)
             file.store(memory, to, 8)
-            file.contents.resize(whole)
-            file.actor.call("ftruncate", file.descriptor, whole)
+            file.truncate(whole)
     for start, to in ((0, base), (base, 0), (8, 16), (block // 2, block // 2)):
-        live.expect_errno(errno.EINVAL, _copy, file, file, start, to, 2 * base)
+        live.expect_errno(errno.EINVAL, file.copy_from, file, start, to, 2 * base)
     file.expect("copied to")
     other.expect("copied from")
-
-
-def _copy(file: KnownFile, source: KnownFile, start: int, to: int, length: int) -> int:
-    """Copy from ``source`` into ``file``, of which some may be copied at a time, and return how many bytes."""
-    done, pack = 0, file.actor.uapi.pack
-    while done < length:
-        places = (pack("Q", place + done) for place in (start, to))
-        copied = file.actor.call(
-            "copy_file_range", source.descriptor, next(places), file.descriptor, next(places), length - done, 0
-        )
-        if not copied:
-            break
-        done += copied
-    return done
 
 
 @case(
@@ -117,10 +102,10 @@ def _copy(file: KnownFile, source: KnownFile, start: int, to: int, length: int) 
 )
 def by_each_call(live: Live, file: KnownFile) -> None:
     base, block = live.base_page, block_size(live)
-    file.punch(block // 2 - 2 * base, 8 * base)
     lengths = 16, base, 2 * base + 16
     for write in WRITES:
         with live.about(write.__name__):
+            file.punch(block // 2 - 2 * base, 8 * base)
             for first, length in zip((0, 3 * base + 8, block // 2 - 8), lengths, strict=True):
                 file.write_by(write, first, length)
             for first, length in zip((5 * base + 8, block // 2 + 3 * base, block - 8), lengths, strict=True):

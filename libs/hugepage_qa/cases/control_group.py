@@ -2,6 +2,7 @@
 
 import enum
 import errno
+import select
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -30,6 +31,8 @@ _NOT_OURS = (errno.EBUSY, errno.EPERM, errno.EACCES, errno.EROFS)
 _OFFLINE_SECONDS = 2
 #: base pages that a CPU is charged for at once (MEMCG_CHARGE_BATCH)
 CHARGED_AHEAD = 64
+#: bytes: of a file of events, and of struct timespec
+_MOST_TEXT, _TIMESPEC = 256, 16
 
 
 class Version(enum.IntEnum):
@@ -114,6 +117,26 @@ class ControlGroup:
     def _remove_if_there(self) -> None:
         if not self._removed:
             self.remove()
+
+
+class Watch:
+    """A file of a group whose changes are told to who polls it and has read it before (cgroup_file_notify())."""
+
+    def __init__(self, actor: Actor, descriptor: int) -> None:
+        self._actor = actor
+        self._descriptor = descriptor
+        self.read()
+
+    def read(self) -> None:
+        """Read the file: what has been told is not told again."""
+        self._actor.call("pread64", self._descriptor, bytes(_MOST_TEXT), _MOST_TEXT, 0)
+
+    def is_told(self) -> bool:
+        """Tell whether the file has changed since it was read (poll(2) POLLPRI)."""
+        uapi = self._actor.uapi
+        asked, at_once = uapi.pack("ihh", self._descriptor, select.POLLPRI, 0), bytes(_TIMESPEC)
+        _ready, (polled, *_) = self._actor.call_with_buffers("ppoll", asked, 1, at_once, 0, 0)
+        return bool(uapi.unpack("ihh", polled)[2] & select.POLLPRI)
 
 
 def new_group(live: Live, controller: str, version: Version) -> ControlGroup:

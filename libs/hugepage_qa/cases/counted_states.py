@@ -36,11 +36,14 @@ QUANTITIES = (
 State = tuple[str, Mapping[str, int]]
 
 
-def private_states(live: Live, actor: Actor) -> Iterator[State]:
-    """Have private memory of ``actor`` go through its states. Raises CannotRun where there are no free blocks."""
+def private_states(live: Live, actor: Actor, node: int | None) -> Iterator[State]:
+    """Have private memory of ``actor`` go through its states.
+
+    Raises CannotRun where a ``node``, that it comes from, or all have no free blocks.
+    """
     counted = dict.fromkeys(QUANTITIES, 0)
     memory = map_aligned(live, PAGES, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
-    _fill(live, memory)
+    _fill(live, memory, node)
     yield "filled", _changed(counted, {ANONYMOUS: PAGES, WHOLE: PAGES, ON_LISTS: PAGES})
     for prot in (mmap.PROT_READ, READ_WRITE):
         actor.call("mprotect", memory.at(3), live.base_page, prot)
@@ -72,11 +75,11 @@ def private_states(live: Live, actor: Actor) -> Iterator[State]:
     yield "unmapped", dict.fromkeys(QUANTITIES, 0)
 
 
-def shared_states(live: Live, actor: Actor) -> Iterator[State]:
+def shared_states(live: Live, actor: Actor, node: int | None) -> Iterator[State]:
     """Have shared memory of ``actor`` go through its states. Raises CannotRun as ``private_states`` does."""
     counted = dict.fromkeys(QUANTITIES, 0)
     memory = map_aligned(live, PAGES, pmd_size(live), actor=actor, shared=True, advice=MADV_HUGEPAGE)
-    _fill(live, memory)
+    _fill(live, memory, node)
     all_of_them = dict.fromkeys((SHARED, SHARED_WHOLE, MAPPED, MAPPED_WHOLE, ON_LISTS), PAGES)
     yield "filled", _changed(counted, all_of_them)
     # as one mapping it would be mapped as a whole again by the next access
@@ -109,7 +112,7 @@ def _changed(counted: dict[str, int], changes: Mapping[str, int]) -> Mapping[str
     return counted
 
 
-def _fill(live: Live, memory: Memory) -> None:
+def _fill(live: Live, memory: Memory, node: int | None) -> None:
     memory.fill()
-    need_blocks(live, memory)
+    need_blocks(live, memory, node)
     live.expect("bytes in huge pages", memory.length, mapped_huge(memory))

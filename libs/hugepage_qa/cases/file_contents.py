@@ -117,7 +117,7 @@ class KnownFile:
         self.replace(first, [Piece(length, value)])
 
     def replace(self, first: int, by: Sequence[Piece]) -> None:
-        """Take ``by`` for what stands from ``first`` on, and makes the file longer where it reaches beyond its end."""
+        """Take ``by`` for what stands from ``first`` on, and make the file longer where it reaches beyond its end."""
         length = sum(piece.length for piece in by)
         self.contents.replace(first, min(length, self.contents.length - first), by)
 
@@ -135,15 +135,28 @@ class KnownFile:
     def copy(self) -> "KnownFile":
         """Return a copy that the file system makes (copy_file_range(2)). Raises OSError."""
         copy = KnownFile(self._live, self.actor, self._directory, self._room)
-        length = self.contents.length
-        self.actor.call("lseek", self.descriptor, 0, os.SEEK_SET)
-        # some of it may be copied at a time
-        while copied := self.actor.call("copy_file_range", self.descriptor, 0, copy.descriptor, 0, length, 0):
-            length -= copied
+        copy.copy_from(self, 0, 0, self.contents.length)
         copy.contents = Contents(self.contents.pieces)
         # what is written to it then is in neither of them
         copy._generation = self._generation + _COPY
         return copy
+
+    def copy_from(self, source: "KnownFile", start: int, to: int, length: int) -> int:
+        """Copy what ``source`` has from ``start`` on (copy_file_range(2)), and return how many bytes. Raises OSError.
+
+        What it must hold then is for the caller to say.
+        """
+        done, pack = 0, self.actor.uapi.pack
+        # some of it may be copied at a time
+        while done < length:
+            places = pack("Q", start + done), pack("Q", to + done)
+            copied = self.actor.call(
+                "copy_file_range", source.descriptor, places[0], self.descriptor, places[1], length - done, 0
+            )
+            if not copied:
+                break
+            done += copied
+        return done
 
     def truncate(self, length: int) -> None:
         """Make it ``length`` bytes long (ftruncate(2)). Raises OSError."""

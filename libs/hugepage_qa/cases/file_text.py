@@ -2,14 +2,16 @@
 
 import mmap
 import os
+from functools import partial
 
 from hugepage_qa.cases.hugetext import ENABLED, huge_page_of_text
 from hugepage_qa.cases.khugepaged_clock import allow_absent, quicken
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again
-from hugepage_qa.cases.thp_memory import keep_min_free, pmd_size
+from hugepage_qa.cases.thp_memory import collapse, keep_min_free, pmd_size
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.process.text_program_build import BuiltText, Recipe
@@ -59,6 +61,15 @@ def start_touched(live: Live, kind: Kind, directory: str | None = None, *, tail:
     program = start_collapsible(live, Recipe(size, tail=tail or size // 2, kind=kind), directory)
     program.touch()
     return program
+
+
+def collapse_text(live: Live, program: TextProgram) -> None:
+    """Have MADV_COLLAPSE make the whole huge pages of the text huge. Raises Refused."""
+    size = pmd_size(live)
+    mapping = program.mapped()[0]
+    start = -(-mapping.start // size) * size
+    length = mapping.end // size * size - start
+    collapse(live, partial(program.actor.call, "madvise", start, length, MADV_COLLAPSE))
 
 
 def need_collapsible_cache(live: Live, program: TextProgram) -> None:

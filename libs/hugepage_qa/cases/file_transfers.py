@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.process.actor import Actor
 
 #: a file, an address, from which byte of the file on, and how many bytes: it returns how many it carried
@@ -12,7 +13,6 @@ Transfer = Callable[[KnownFile, int, int, int], int]
 
 #: where what is carried stands in another file: not where it stands in this one, within a page
 _ELSEWHERE = 8
-_WORD = 8
 
 
 def read(file: KnownFile, address: int, first: int, length: int) -> int:
@@ -59,7 +59,7 @@ READS: tuple[Transfer, ...] = (read, read_in_two, spliced, sent, copied)
 def written_in_three(file: KnownFile, address: int, first: int, length: int) -> int:
     """Write it from three buffers (pwritev(2)), of which the middle one is short."""
     half = length // 16 * 8
-    parts = ((address, half), (address + half, _WORD), (address + half + _WORD, length - half - _WORD))
+    parts = ((address, half), (address + half, WORD), (address + half + WORD, length - half - WORD))
     vector = file.actor.uapi.pack("6Q", *(number for part in parts for number in part))
     return file.actor.call("pwritev", file.descriptor, vector, len(parts), first, 0)
 
@@ -83,8 +83,7 @@ def teed_in(file: KnownFile, address: int, first: int, length: int) -> int:
     actor = file.actor
     with _pipe(actor) as (reader, writer), _pipe(actor) as (other_reader, other_writer):
         given = actor.call("write", writer, address, length)
-        actor.call("tee", reader, other_writer, given, 0)
-        found = _from_a_pipe(file, other_reader, first, given)
+        found = _from_a_pipe(file, other_reader, first, actor.call("tee", reader, other_writer, given, 0))
         # what is left in the first one
         return min(found, actor.call("read", reader, address, length))
 

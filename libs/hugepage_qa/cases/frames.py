@@ -5,7 +5,7 @@ group, who is charged for it.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import read_entries
@@ -33,13 +33,17 @@ def flags_of_folios(live: Live, actor: Actor, frames: Iterable[int]) -> list[int
     """Return what /proc/kpageflags shows of the heads of the folios that have ``frames``. Raises CannotRun."""
     descriptor, found = _open(live, actor, _FLAGS), list[int]()
     for frame in frames:
-        group = read_entries(actor, descriptor, frame // _NEIGHBOURS * _NEIGHBOURS, _NEIGHBOURS)
-        at = frame % _NEIGHBOURS
-        while at and group[at] & COMPOUND_TAIL:
-            at -= 1
-        found.append(group[at])
+        # frame 0 is no tail
+        found.append(next(flags for flags in _flags_back_from(actor, descriptor, frame) if not flags & COMPOUND_TAIL))
     actor.call("close", descriptor)
     return found
+
+
+def _flags_back_from(actor: Actor, descriptor: int, frame: int) -> Iterator[int]:
+    """Yield the flags of ``frame``, and of each one before it."""
+    for group in range(frame // _NEIGHBOURS, -1, -1):
+        entries = read_entries(actor, descriptor, group * _NEIGHBOURS, _NEIGHBOURS)
+        yield from reversed(entries[: frame - group * _NEIGHBOURS + 1])
 
 
 def kpagecgroup(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:

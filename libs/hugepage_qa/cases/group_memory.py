@@ -1,6 +1,6 @@
 """Memory control groups of version 2 that have huge pages: processes in them, what they use, and their events."""
 
-from hugepage_qa.cases.control_group import ControlGroup
+from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup
 from hugepage_qa.cases.group_statistics import read_statistics
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -8,7 +8,7 @@ from hugepage_qa.cases.memory_policy import keep_to_one_cpu
 from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.smaps import read_smaps
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor
 
 USED, IN_SWAP = "memory.current", "memory.swap.current"
@@ -51,8 +51,17 @@ def expect_all_there(live: Live, memory: Memory) -> None:
     live.expect("bytes that are mapped or in swap", memory.length, found)
 
 
+def need_exact_charges(live: Live) -> None:
+    """Raise CannotRun where a CPU may be charged for base pages that nobody has yet, as many as half a huge page."""
+    if CHARGED_AHEAD * live.base_page >= pmd_size(live) // 2:
+        raise CannotRun(f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has: half a huge page")
+
+
 def expect_about(live: Live, group: ControlGroup, name: str, pages: int) -> None:
-    """Expect so many huge pages; each CPU may keep some entries of swap that are free (mm/swap_slots.c)."""
+    """Expect so many huge pages, and less than half of one besides, or not yet added up.
+
+    A process has some other memory, and each CPU may keep some entries of swap that are free (mm/swap_slots.c).
+    """
 
     def found() -> int:
         return (group.read_number(name) + pmd_size(live) // 2) // pmd_size(live)

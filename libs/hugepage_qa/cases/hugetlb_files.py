@@ -99,6 +99,10 @@ class HugeFile:
         """Give ``pages`` pages from ``first`` on back, and leave a hole. Raises OSError."""
         self.allocate(pages, first, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
 
+    def punch_bytes(self, start: int, length: int) -> None:
+        """Leave a hole of ``length`` bytes from ``start`` on. Raises OSError."""
+        self.actor.call("fallocate", self.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, length)
+
     def seal(self, seals: int) -> None:
         """Add ``seals`` (F_SEAL_*). Raises Refused."""
         self.actor.call("fcntl", self.descriptor, fcntl.F_ADD_SEALS, seals)

@@ -1,12 +1,11 @@
 """Control groups with the hugetlb controller, whose limits and use count in pages, and cases that are about them."""
 
 import os
-import select
 from collections.abc import Callable, Mapping
 from functools import wraps
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.control_group import ControlGroup, Version, Watch, new_group
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.hugetlb_cgroup import (
     RESERVATIONS,
@@ -28,8 +27,6 @@ HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
 
 #: counters of 64-bit kernels that fall below 0 go on from here
 _UNSIGNED_LONG = 1 << 64
-#: bytes: of a file of events, and of struct timespec
-_MOST_TEXT, _TIMESPEC = 256, 16
 #: file of version 1
 _HIGHEST = "max_usage_in_bytes"
 
@@ -93,7 +90,7 @@ class HugetlbGroup:
         for name in (_HIGHEST, self._files.refusals):
             self.group.write(f"{self._prefix}{kind}{name}", "0")
 
-    def watch(self, actor: Actor) -> "Watch":
+    def watch(self, actor: Actor) -> Watch:
         """Have ``actor`` watch the refused charges of a group of version 2, and of those below it. Raises OSError."""
         return Watch(actor, self._live.open(actor, self._path(self._files.refusals), os.O_RDONLY))
 
@@ -143,26 +140,6 @@ class HugetlbGroup:
 
     def _number(self, name: str) -> int:
         return parse_integer(self._text(name), self._path(name))
-
-
-class Watch:
-    """A file of a group whose changes are told to who polls it and has read it before (cgroup_file_notify())."""
-
-    def __init__(self, actor: Actor, descriptor: int) -> None:
-        self._actor = actor
-        self._descriptor = descriptor
-        self.read()
-
-    def read(self) -> None:
-        """Read the file: what has been told is not told again."""
-        self._actor.call("pread64", self._descriptor, bytes(_MOST_TEXT), _MOST_TEXT, 0)
-
-    def is_told(self) -> bool:
-        """Tell whether the file has changed since it was read (poll(2) POLLPRI)."""
-        uapi = self._actor.uapi
-        asked, at_once = uapi.pack("ihh", self._descriptor, select.POLLPRI, 0), bytes(_TIMESPEC)
-        _ready, (polled, *_) = self._actor.call_with_buffers("ppoll", asked, 1, at_once, 0, 0)
-        return bool(uapi.unpack("ihh", polled)[2] & select.POLLPRI)
 
 
 GroupAct = Callable[[Live, HugetlbGroup], None]

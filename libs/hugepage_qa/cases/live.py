@@ -9,13 +9,7 @@ from typing import Any
 
 from hugepage_qa.cases.expectations import Expectations, Failed
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pool_view import (
-    NO_POOL,
-    Counters,
-    PoolView,
-    read_counters,
-    read_pool_view,
-)
+from hugepage_qa.cases.pool_view import NO_POOL, Counters, PoolView, read_counters, read_pool_view
 from hugepage_qa.cases.result import FRAGMENTED
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import read_meminfo
@@ -320,6 +314,17 @@ class Live(Expectations):
         later = self._stack.pop_all()
         self._stack.callback(act, *arguments)
         self._stack.push(later.__exit__)
+
+    def once_at_the_end(self, act: Callable[[], None]) -> Callable[[], None]:
+        """Call ``act`` as ``when_actors_have_ended`` does, if what is returned has not been called before."""
+        left = [act]
+
+        def once() -> None:
+            if left:
+                left.pop()()
+
+        self.when_actors_have_ended(once)
+        return once
 
     def open(self, actor: Actor, path: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         """Have ``actor`` open a file and return its descriptor. Raises OSError."""

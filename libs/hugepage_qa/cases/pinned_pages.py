@@ -10,6 +10,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.sizes import GIB
 
 # include/uapi/linux/io_uring.h: struct io_uring_params, and where it has sq_off.tail, cq_off.head and cq_off.cqes
 _PARAMS, _TAIL_AT, _HEAD_AT, _CQES_AT = 120, 44, 80, 100
@@ -24,6 +25,8 @@ _RESULTS = 2 * _ENTRIES
 #: tmpfs takes O_DIRECT since Linux 6.6 (e88e0d366f9c), and btrfs since 6.15 for files with checksums (968f19c5b1b7),
 #: and both copy all the same: nothing would be pinned
 _PINNING = ("ext4", "xfs")
+#: the kernel takes no longer buffer: EFAULT (io_uring/rsrc.c)
+LONGEST_BUFFER = GIB
 
 
 def new_ring(actor: Actor, entries: int, params: bytes) -> tuple[int, bytes]:
@@ -41,7 +44,10 @@ def new_ring(actor: Actor, entries: int, params: bytes) -> tuple[int, bytes]:
 
 
 class Pin:
-    """The first base page of ``memory``, or other parts, as the kernel has it pinned; a few words can go through it."""
+    """The first base page of ``memory``, or other parts, as the kernel has it pinned.
+
+    What it holds can be carried to files and from them.
+    """
 
     def __init__(self, live: Live, memory: Memory) -> None:
         self._live = live

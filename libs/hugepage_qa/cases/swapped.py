@@ -48,19 +48,7 @@ def _add_swap(live: Live, size: int) -> Callable[[], None]:
         name = live.host.add_swap(size)
     except OSError as error:
         raise CannotRun(f"this machine has no swap, and a swap file cannot be used: {error.strerror}") from error
-    return _until_the_case_ends(live, partial(live.host.remove_swap, name))
-
-
-def _until_the_case_ends(live: Live, off: Callable[[], None]) -> Callable[[], None]:
-    """Call ``off`` when the case has ended, if what is returned has not been called before."""
-    left = [off]
-
-    def swap_off() -> None:
-        if left:
-            left.pop()()
-
-    live.when_actors_have_ended(swap_off)
-    return swap_off
+    return live.once_at_the_end(partial(live.host.remove_swap, name))
 
 
 def swap_to_a_device(live: Live, room: int) -> Callable[[], None]:
@@ -84,7 +72,7 @@ def swap_to_a_device(live: Live, room: int) -> Callable[[], None]:
     owner.call("ioctl", live.open(owner, device, os.O_RDWR), _LOOP_SET_FD, content)
     live.when_actors_have_ended(_detach, live.host, device)
     owner.call("swapon", device, 0)
-    return _until_the_case_ends(live, partial(_swap_off, live.host, device))
+    return live.once_at_the_end(partial(_swap_off, live.host, device))
 
 
 def zswap_knob(name: str) -> str:

@@ -5,7 +5,7 @@ from itertools import product
 
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import PRESENT, Memory
 from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
@@ -98,13 +98,21 @@ def huge_zeroes(live: Live) -> Memory:
     live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
     with_blocks(live, pmd_size(live), 1)
     memory = advised(live)
-    live.expect("what is read", 0, memory.read())
-    first, last = (entry & FRAME for entry in memory.pagemap((memory.address, memory.at(1) - live.base_page)))
-    if first == last:
-        # the zero page of base pages, over and over
-        expect_no_shortage(live, memory.size, 1)
-        live.fail("memory that was read", "the huge page of zeroes", "base pages of zeroes")
+    expect_huge_zeroes(live, memory, 0)
     return memory
+
+
+def expect_huge_zeroes(live: Live, memory: Memory, page: int) -> None:
+    """Read one page of advised memory that nobody has written, and expect the huge page of zeroes there.
+
+    Raises as ``huge_pages`` does.
+    """
+    live.expect("what is read", 0, memory.read(page))
+    _read, last = memory.pagemap((memory.at(page), memory.at(page + 1) - live.base_page))
+    if not last & PRESENT:
+        # one zero page of base pages is at the place that was read
+        expect_no_shortage(live, memory.size, 1)
+        live.fail("memory that was read", "the huge page of zeroes", "a base page of zeroes")
 
 
 def mapped_in_parts(live: Live, pages: int = 1) -> Memory:

@@ -81,6 +81,11 @@ PR_MCE_KILL_GET = 34
 SIG_BLOCK = 0
 CLONE_NEWIPC = 0x08000000
 
+# include/uapi/asm-generic/mman-common.h: of msync(2)
+MS_ASYNC = 1
+MS_INVALIDATE = 2
+MS_SYNC = 4
+
 # include/uapi/linux/mount.h
 MS_REMOUNT = 1 << 5
 MS_BIND = 1 << 12

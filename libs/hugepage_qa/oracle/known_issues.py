@@ -59,6 +59,8 @@ class Quirk(Enum):
     FAILED_MOVE_ENDS_RESERVATION = "failed-move-ends-reservation"
     FORK_LOSES_PAGES = "fork-loses-pages"
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
+    SUBPOOL_FREED_IN_USE = "subpool-freed-in-use"
+    BUFFER_TAKES_RESERVED = "buffer-takes-reserved"
     ATTACHMENT_RESERVES = "attachment-reserves"
     COPY_NEVER_ENDS = "copy-never-ends"
     UNMAP_PASSES_OVER_A_MOVE = "unmap-passes-over-a-move"
@@ -92,6 +94,7 @@ class Quirk(Enum):
     BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
     ZEROES_LOSE_MARKS = "zeroes-lose-marks"
+    HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
     MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"
 
 

@@ -260,10 +260,12 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
         ),
         KnownIssue(
             quirk=Quirk.SEGMENT_RSS_MULTIPLIED,
-            summary="/proc/sysvipc/shm shows what a segment of huge pages has in memory multiplied by the base pages "
-            "of a huge page",
-            example="a segment of 2 pages of 2M, one of them touched: rss 1073741824 instead of 2097152",
-            cause="shm_add_rss_swap() takes nrpages for huge pages, and since a08c7193e4f1 they are base pages",
+            summary="/proc/sysvipc/shm and shmctl(2) with SHM_INFO show what segments of huge pages have in memory "
+            "multiplied by the base pages of a huge page",
+            example="a segment of 2 pages of 2M, one of them touched: rss 1073741824 instead of 2097152, and shm_rss "
+            "262144 instead of 512",
+            cause="shm_add_rss_swap(), which both ask, takes nrpages for huge pages, and since a08c7193e4f1 they are "
+            "base pages",
             since=KernelVersion(6, 7),
             until=KernelVersion(7, 4),
             fix="ipc/shm: fix RSS accounting for hugetlb shared memory",

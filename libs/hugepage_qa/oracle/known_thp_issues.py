@@ -191,6 +191,18 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 12, 55), KernelVersion(6, 17, 4)),
         seen="right on 6.12.117, 7.3.4",
     ),
+    Quirk.HUGE_ZEROES_UNTOLD: KnownIssue(
+        quirk=Quirk.HUGE_ZEROES_UNTOLD,
+        summary="PAGEMAP_SCAN does not tell the huge page of zeroes as PAGE_IS_PFNZERO",
+        example="2 MiB of advised memory that was read alone: a scan for PAGE_IS_PFNZERO finds nothing, one for "
+        "PAGE_IS_PRESENT the whole of it as present and huge",
+        cause="pagemap_thp_category() asks is_zero_pfn(), which knows the zero page of base pages alone (52526ca7fdb9)",
+        since=KernelVersion(6, 7),
+        until=KernelVersion(6, 16),
+        fix="fs/proc/task_mmu: fix PAGE_IS_PFNZERO detection for the huge zero folio (4a5e85f4eb8f)",
+        backports=(KernelVersion(6, 12, 36), KernelVersion(6, 15, 5)),
+        seen="right on 6.12.117, 7.3.4",
+    ),
     Quirk.HUGE_PAGE_OF_NO_FILE: KnownIssue(
         quirk=Quirk.HUGE_PAGE_OF_NO_FILE,
         summary="/proc/PID/pagemap shows the base pages of shared memory that is mapped by a huge page as such of "

@@ -28,6 +28,8 @@ from hugepage_qa.cases.result import Verdict
 #: goes on, and a number that the kernel gives to be named by, of a descriptor, a segment or registered memory, or
 #: where a buffer lies: another one was not recorded
 _NOT_JUDGED: dict[str, tuple[str, ...]] = {
+    # who watches is refused or not, what it protects is judged; and a read that is there for its page table
+    "protected-in-one-mapping": ("call madvise ", "load "),
     **dict.fromkeys(("a-page-shared-by-fork", "the-zero-page-is-nobodys", "an-allocated-zero-page"), ("load ",)),
     **dict.fromkeys(("direct-io", "direct-io-of-a-segment", "long-direct-io"), ("call statx ",)),
     "long-direct-io-of-a-thp": ("call statx ",),

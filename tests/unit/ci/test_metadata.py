@@ -187,7 +187,12 @@ def test_a_test_names_what_is_installed_for_it_without_a_plan(area: str, extras:
 
 def test_text_is_judged_where_there_is_no_hugetext() -> None:
     enabled = tmt("--context", "hugetext=no", "tests", "ls", "--enabled", "^/tests/text/").split()
-    assert enabled == ["/tests/text/collapsed-text", "/tests/text/every-kernel", "/tests/text/hugetlb-text"]
+    assert enabled == [
+        "/tests/text/collapsed-text",
+        "/tests/text/every-kernel",
+        "/tests/text/hugetlb-text",
+        "/tests/text/written-text",
+    ]
 
 
 @pytest.mark.parametrize("name", BOARDS)

@@ -204,6 +204,38 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192",
         ),
         KnownIssue(
+            quirk=Quirk.SUBPOOL_FREED_IN_USE,
+            summary="a mount with min_size= and without size= that uses more pages than that is forgotten when it is "
+            "unmounted, although somebody holds a page of it: when that is given back, the kernel changes memory that "
+            "it has freed",
+            example="2 pages, a mount with min_size= of 1, a file of 2, the first of which is in a pipe (vmsplice(2)): "
+            "the file is removed and the mount unmounted, and when the pipe is closed a user key that was made "
+            "meanwhile holds 4 where it held 5. What else has the memory then may stop the CPU: with what counts the "
+            "inodes of another mount there, hugepage_subpool_put_pages() of 7.3.4 waits for ever for a lock",
+            cause="used_hpages is not counted without max_hpages, so that hugepage_subpool_put_pages() reserves each "
+            "page that is given back anew, though as many as min_size= says are still in use, and subpool_is_free() "
+            "takes all to be given back when as many are reserved: hugepage_put_subpool() frees the subpool that the "
+            "page names (1c5ecae3a93f); before 1d88433bb008 (5.12) it did not look at that either",
+            since=KernelVersion(4, 1),
+            reported='"mm: hugetlb: Track used_hpages when getting/putting pages from subpool" was sent to linux-mm '
+            "and stable in July 2026, for another reason, and is not in 7.3.4",
+            seen="6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
+            quirk=Quirk.BUFFER_TAKES_RESERVED,
+            summary="a buffer for a device (UDMABUF_CREATE) of a hole of a file that nothing is reserved for takes a "
+            "reservation that others have made, although a page is free",
+            example="2 pages, 1 reserved for a mapping, a buffer of a hole of a memfd: free 1, resv 0, where resv is "
+            "to stay 1; where nothing is reserved resv_hugepages reads 2^64 - 1 until the file has gone, or, since "
+            "c39b87456411 (6.16), it is ENOMEM however many pages are free",
+            cause="memfd_alloc_folio() calls alloc_hugetlb_folio_reserve(), which takes a page off resv_huge_pages "
+            "(26a8ea80929c), as if the file had a reservation: it has one only where it was mapped, or allocated",
+            since=KernelVersion(6, 12),
+            until=KernelVersion(6, 17),
+            fix="mm/memfd: reserve hugetlb folios before allocation (717cf9357325)",
+            seen="6.12.117; right on 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.ATTACHMENT_RESERVES,
             summary="shmat() reserves the pages of a segment that was made with SHM_NORESERVE, and fails where there "
             "are too few",

@@ -292,6 +292,7 @@ def test_a_mended_kernel_does_right() -> None:
         (Quirk.UNMAP_RESERVES_PAGE_IN_USE, "6.9 6.12.109 6.18.49 7.2.3", "6.1.192 6.12.110 6.18.50 7.2.4 7.3"),
         (Quirk.REMOVED_GROUP_OFF_NODES, "5.17 6.12.116 6.18.44 7.3.3", "5.16 6.12.117 7.3.4 7.4"),
         (Quirk.MOVED_PAGE_OFF_NODES, "5.17 6.1.192 6.12.116 7.3.3", "5.16 6.12.117 7.3.4 7.4"),
+        (Quirk.BUFFER_TAKES_RESERVED, "6.12 6.12.117 6.16.3", "6.1.192 6.17 6.18.44 7.3.4"),
         (Quirk.ATTACHMENT_RESERVES, "4.19 5.10.212 6.1.78 6.7.9", "5.10.213 6.1.79 6.8 6.12.107"),
         (Quirk.COPY_NEVER_ENDS, "5.16 6.1.192 6.12.117 7.2.13 7.3.3", "5.15 7.3.4 7.4"),
         (Quirk.MOVE_MISPLACES_PAGES, "6.0 6.1.190 6.12.111 6.18.44 7.2.8", "5.19 6.1.191 6.12.112 7.2.9 7.3"),

@@ -28,7 +28,7 @@ from hugepage_qa.cases.thp_memory import (
 )
 from hugepage_qa.cases.thp_policy import leave_dirt, set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MADV_HUGEPAGE, MAP_FIXED
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -235,15 +235,8 @@ def read_meanwhile(live: Live) -> None:
 
 
 def _have_khugepaged_rest(live: Live) -> None:
-    """Have khugepaged not make the files huge before MADV_COLLAPSE is asked to.
-
-    The first process on its empty list it looks at at once: that is one of ours, which comes there by advice for memory
-    that was touched (khugepaged_enter_vma()).
-    """
+    """Have khugepaged not make the files huge before MADV_COLLAPSE is asked to."""
     let_only_pmd_inherit(live)
-    memory = map_aligned(live, 1, pmd_size(live))
-    memory.touch()
-    memory.advise(MADV_HUGEPAGE)
     let_rest(live)
 
 

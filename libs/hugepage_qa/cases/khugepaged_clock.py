@@ -7,7 +7,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 
 KHUGEPAGED = f"{DIRECTORY}/khugepaged"
@@ -39,14 +39,17 @@ def let_rest(live: Live) -> None:
     """Have khugepaged look at nothing for ten minutes, or until the case ends.
 
     The first process on an empty list it looks at all the same, and at once (khugepaged_wait_work()): that is one of
-    ours that has nothing to look at.
+    ours that has nothing to look at. Advice puts a process there once its memory was touched (khugepaged_enter_vma()).
     """
     if "[never]" in (live.host.read(f"{DIRECTORY}/enabled") or ""):
         # nobody is on its list then
         keep_min_free(live)
         live.set_knob(f"{DIRECTORY}/enabled", "madvise")
     live.set_knob(f"{KHUGEPAGED}/scan_sleep_millisecs", str(_REST_MILLISECONDS))
-    map_aligned(live, 1, pmd_size(live), advice=MADV_HUGEPAGE)
+    memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
+    memory.touch()
+    for advice in (MADV_DONTNEED, MADV_HUGEPAGE):
+        memory.advise(advice)
     await_sleep(live, _ROUND_UNDER_WAY_SECONDS)
 
 

@@ -3,12 +3,13 @@
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from random import Random
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, SWAPPED, Memory, runs
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes
@@ -21,9 +22,10 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 FAULTS = Area("thp/fault-sizes", sizes=Sizes.ONCE)
 
 _PAGES = 2
-_TOUCHES = 24
-#: of so many touches one is a read, and before one of so many some base pages are given back
-_READ_OF, _GIVEN_BACK_OF = 6, 5
+_TOUCHES = 32
+#: of so many touches one is a read, before one of so many some base pages are given back, and one of so many is of both
+#: ends of a block
+_READ_OF, _GIVEN_BACK_OF, _BLOCK_OF = 6, 5, 3
 
 
 @dataclass
@@ -124,15 +126,20 @@ def _map(live: Live, allowed: list[int], number: int) -> _Faults:
 
 def _touch_at_random(live: Live, faults: _Faults, random: Random) -> None:
     base = live.base_page
-    # the ends of all mappings are among the first
-    ends = [page for mapping in faults.mappings for page in (mapping[-1], mapping[0])]
+    # the ends of all mappings come first; each touch is a base page, and whether it is read
+    planned = [
+        (page, random.randrange(_READ_OF) == 0) for mapping in faults.mappings for page in (mapping[0], mapping[-1])
+    ]
     for number in range(_TOUCHES):
         mapping = faults.mappings[random.randrange(len(faults.mappings))]
         if number % _GIVEN_BACK_OF == _GIVEN_BACK_OF - 1:
             start = mapping[random.randrange(len(mapping))]
             faults.give_back(range(start, min(start + random.randrange(1, 40), mapping.stop)), base)
-        page = ends[number] if number < len(ends) else _somewhere(faults, mapping, random)
-        is_read = random.randrange(_READ_OF) == 0
+        if not planned and random.randrange(_BLOCK_OF) == 0:
+            planned = _ends_of_a_block(faults, mapping, random)
+        page, is_read = (
+            planned.pop() if planned else (_somewhere(faults, mapping, random), random.randrange(_READ_OF) == 0)
+        )
         size = faults.touch(live, page, is_read)
         found = {at for at, entry in enumerate(faults.memory.whole_pagemap()) if entry & (PRESENT | SWAPPED)}
         if found < faults.there and size > 1:
@@ -148,6 +155,18 @@ def _touch_at_random(live: Live, faults: _Faults, random: Random) -> None:
     _expect_contents(live, faults)
 
 
+def _ends_of_a_block(faults: _Faults, mapping: range, random: Random) -> list[tuple[int, bool]]:
+    """Return both ends of where a page of an allowed size may lie: the one that is there already has it not lie there.
+
+    The second one is the first that is touched, and is read.
+    """
+    size = faults.allowed[random.randrange(len(faults.allowed))]
+    first = mapping[random.randrange(len(mapping))] // size * size
+    ends = [page for page in (first, first + size - 1) if page in mapping]
+    random.shuffle(ends)
+    return [(page, number > 0) for number, page in enumerate(ends)]
+
+
 def _somewhere(faults: _Faults, mapping: range, random: Random) -> int:
     """Return a base page of ``mapping``: any, or one near another one that is there."""
     near = sorted(faults.there & set(mapping))
@@ -160,6 +179,9 @@ def _somewhere(faults: _Faults, mapping: range, random: Random) -> int:
 def _expect_contents(live: Live, faults: _Faults) -> None:
     """Expect each written base page to have its one word, and nothing else to hold any."""
     base, memory = live.base_page, faults.memory
+    # a processor shows what an entry of the page table had that was overwritten until it has to forget it
+    for mapping, prot in product(faults.mappings, (mmap.PROT_READ, READ_WRITE)):
+        memory.actor.call("mprotect", memory.address + mapping[0] * base, len(mapping) * base, prot)
     wrong = sum(
         memory.actor.check(memory.address + pages[0] * base, len(pages) * base, base, 1 + pages[0] * base)
         for pages in runs(faults.written)

@@ -57,7 +57,11 @@ _NOT_JUDGED_IN = {
     "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),
     # whether huge pages are made is left to the kernel, and what they hold is judged
     "thp/mixed-operations": ("call pidfd_open ", "call process_madvise "),
-    "thp/mixed-file-operations": ("call pidfd_open ", "call process_madvise "),
+    # nor which ranges a file system can take out, put in or make zero
+    "thp/mixed-file-operations": (
+        *("call pidfd_open ", "call process_madvise "),
+        *(f"call fallocate 3 {mode} " for mode in (8, 16, 32)),
+    ),
     # what a transfer past the page cache has to be a multiple of
     "thp/written-otherwise": ("call statx ",),
 }

@@ -114,6 +114,7 @@ def _one_page_more(found: re.Match[str]) -> str:
 _AREAS_WITHOUT = {
     "thp/smaller-sizes",
     "thp/file-folios",
+    "thp/mixed-file-operations",
     "thp/moved-files",
     "thp/stored-folios",
     "thp/zero-page",

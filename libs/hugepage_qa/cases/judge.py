@@ -22,7 +22,7 @@ from hugepage_qa.cases.verdicts import decide
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
-from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.compare import Difference, told
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
 from hugepage_qa.process.actor import Fault, Refused
 from hugepage_qa.process.actor_link import ActorGone
@@ -142,7 +142,7 @@ def run_judged(
 
 
 def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str]:
-    found = "; ".join(str(difference) for difference in live.differences)
+    found = told(live.differences)
     problems = "; ".join(live.problems)
     # what stays behind a case that the suite broke off is no finding; a kernel in trouble is one whatever broke
     if problems and not any(difference.rule in (live.rule, KERNEL_CONTENT) for difference in live.differences):

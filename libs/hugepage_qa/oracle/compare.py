@@ -1,8 +1,9 @@
 """The comparison of a prediction with the facts: every difference with both values and the rule that it breaks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.oracle.prediction import (
@@ -51,8 +52,17 @@ class Difference:
     found: str
 
     def __str__(self) -> str:
-        rule = f"rule {self.rule.name}: {self.rule.statement}"
-        return f"{self.subject}: expected {self.expected}, found {self.found} ({rule})"
+        return told([self])
+
+
+def told(differences: Iterable[Difference]) -> str:
+    """Return ``differences`` in one line, each rule once behind those in a row that break it."""
+    groups = groupby(differences, lambda difference: difference.rule)
+    return "; ".join(f"{_found(found)} (rule {rule.name}: {rule.statement})" for rule, found in groups)
+
+
+def _found(differences: Iterable[Difference]) -> str:
+    return "; ".join(f"{each.subject}: expected {each.expected}, found {each.found}" for each in differences)
 
 
 def compare(prediction: Prediction, observations: Observations, log: Sequence[str]) -> list[Difference]:

@@ -56,7 +56,7 @@ class FakeRun:
     not_offered = ""
     lost_by = Loss.PANICKED
 
-    def __init__(self, plan: MachinePlan, machines: int, _finished: object) -> None:
+    def __init__(self, plan: MachinePlan, machines: int, *_told: object) -> None:
         self._plan = plan
         self.seconds: dict[str, float] = {}
         TOLD.append(f"{machines} machines with {plan.cpu}: {plan.append}")

@@ -21,6 +21,7 @@ from hugepage_qa.machine.boot_loader.loader import ArgumentsLost
 from hugepage_qa.machine.describe import describe
 from hugepage_qa.machine.journal import Journal
 from hugepage_qa.machine.protection import Protection
+from hugepage_qa.oracle.compare import told
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def prepare(machine: MachineUnderTest, journal: Journal, case: RebootCase) -> Pr
         reservation = machine.reserve_at_run_time(case.at_run_time.pages, case.at_run_time.size)
         summary, log = reservation.summary, reservation.log
         if differences := reservation.differences():
-            return Preparation((Verdict.FAIL, "; ".join(map(str, differences))), summary, log)
+            return Preparation((Verdict.FAIL, told(differences)), summary, log)
     judged = _persist(machine, journal, case) or _add_words(machine, journal, case)
     return Preparation(judged, summary, log)
 

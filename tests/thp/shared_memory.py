@@ -19,6 +19,7 @@ from hugepage_qa.cases.thp_memory import (
     map_start,
     map_start_of_file,
     mount_tmpfs,
+    need_huge_pages_for_words,
     pmd_size,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -89,6 +90,7 @@ def deny_and_force(live: Live) -> None:
     f"{DOC} deny, force; write(2); fallocate(2); mm/shmem.c shmem_get_folio_gfp()",
 )
 def denied_and_forced_without_a_mapping(live: Live) -> None:
+    need_huge_pages_for_words(live)
     let_only_pmd_inherit(live)
     size = pmd_size(live)
     for policy, of_mount, huge in (("deny", "always", False), ("force", "never", True)):

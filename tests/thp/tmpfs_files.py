@@ -24,6 +24,7 @@ from hugepage_qa.cases.thp_memory import (
     map_start,
     map_start_of_file,
     mount_tmpfs,
+    need_huge_pages_for_words,
     pmd_size,
     remount_tmpfs,
 )
@@ -70,6 +71,7 @@ def full(live: Live) -> None:
     f"{DOC} huge=; mm/shmem.c shmem_unused_huge_shrink(), shmem_uncharge()",
 )
 def room_behind_the_end(live: Live) -> None:
+    need_huge_pages_for_words(live)
     let_only_pmd_inherit(live)
     size, page = pmd_size(live), live.base_page
     point = _mount(live, size)
@@ -136,6 +138,7 @@ def data_and_holes(live: Live) -> None:
     "write(2); mm/shmem.c shmem_write_end()",
 )
 def written_in_part(live: Live) -> None:
+    need_huge_pages_for_words(live)
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
     for offset in (0, pmd_size(live) // 2 + live.base_page - WORD, pmd_size(live) - WORD):
@@ -246,6 +249,7 @@ def remounted(live: Live) -> None:
     "statfs(2); fallocate(2) ENOSPC; mm/shmem.c shmem_inode_acct_blocks(), shmem_fallocate()",
 )
 def room_that_is_taken(live: Live) -> None:
+    need_huge_pages_for_words(live)
     let_only_pmd_inherit(live)
     size = pmd_size(live)
     point = _mount(live, 4 * size)

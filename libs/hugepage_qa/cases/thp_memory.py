@@ -18,8 +18,10 @@ from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MAP_FIXED, MS_
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.version import KernelVersion
 
 _PROT_NONE = 0
+_SIZED_BY_WRITES, _SIZED_NO_MORE = KernelVersion(6, 14), KernelVersion(6, 17)
 
 #: before the name of a line of meminfo that is the sum of those of all nodes
 OF_NODES = "nodes together: "
@@ -219,6 +221,15 @@ def _changes_by_itself(
 def mount_tmpfs(live: Live, huge: str) -> str:
     """Mount a tmpfs with option huge= until the case ends, and return where. Raises Refused."""
     return live.mount_other(f"huge={huge},mode=0700", "tmpfs")
+
+
+def need_huge_pages_for_words(live: Live) -> None:
+    """Raise CannotRun where write(2) and fallocate(2) of a few bytes bring no huge page to a tmpfs with huge=always.
+
+    Since acd7ccb284b8 a folio was no larger than what is written, until that was taken back.
+    """
+    if _SIZED_BY_WRITES <= live.kernel_version < _SIZED_NO_MORE:
+        raise CannotRun("folios of a tmpfs are no larger than what is written to it, in Linux 6.14 to 6.16")
 
 
 def remount_tmpfs(actor: Actor, point: str, options: str) -> None:

@@ -267,7 +267,7 @@ class FakeRun:
     plan: MachinePlan
     wanted: LiveWanted
 
-    def __init__(self, plan: MachinePlan, machines: int, _finished: object) -> None:
+    def __init__(self, plan: MachinePlan, machines: int, *_told: object) -> None:
         FakeRun.plan = plan
         assert machines == 1
 

@@ -153,7 +153,7 @@ class FakeCheck:
         groups: tuple[str, ...],
         random_boots: int,
         live: LiveWanted,
-        _finished: object,
+        *_told: object,
     ) -> None:
         self.architecture, self.settings, self.groups = architecture, settings, groups
         self.random_boots, self.live = random_boots, live

@@ -181,12 +181,13 @@ def _expect_each_alone(live: Live, memory: Memory, fault: Userfault, *, is_fille
     there = set[int]()
     for number in (1, 2, every - 1, every + every // 2, every):
         address = memory.address + number * base
-        access = partial(memory.actor.write, address, 1) if number % 2 else partial(memory.actor.read, address)
+        is_written = number % 2 == 1
+        access = partial(memory.actor.write, address, 1) if is_written else partial(memory.actor.read, address)
         if is_filled:
             live.expect_signal(signal.SIGBUS, access)
             fault.copy(source, number // every, offset=number % every * base, length=base)
         else:
-            access()
+            live.expect("what is read", None if is_written else 0, access())
         there.add(number)
         found = {at for at, entry in enumerate(memory.whole_pagemap()) if entry & PRESENT}
         live.expect(f"base pages that are there when {number} was asked for", runs(there), runs(found))

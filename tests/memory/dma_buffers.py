@@ -17,17 +17,21 @@ from hugepage_qa.cases.thp_memory import expect_mapped_whole, let_only_pmd_inher
 from hugepage_qa.cases.udmabuf import DeviceBuffer, Part, create_buffer, map_buffer, open_device
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
 
 BUFFERS = Area("memory/dma-buffers", uncleared=True)
 
 CREATE = "include/uapi/linux/udmabuf.h UDMABUF_CREATE, UDMABUF_CREATE_LIST; drivers/dma-buf/udmabuf.c udmabuf_create()"
 _PAGES = 3
-#: all buffers together may have 64 MiB (size_limit_mb in drivers/dma-buf/udmabuf.c)
+#: all parts of one buffer together may have 64 MiB (size_limit_mb in drivers/dma-buf/udmabuf.c)
 _MOST = 8 * MIB
 _VALUE = 77
+#: with 16c243e99d33, until that was taken back (b7cb3821905b), and by memfd_pin_folios() since
+_TAKES_POOL_PAGES, _TAKES_NONE, _TAKES_THEM_AGAIN = KernelVersion(5, 14), KernelVersion(6, 4), KernelVersion(6, 11)
 
 
 @BUFFERS.case(
@@ -174,7 +178,7 @@ def refused(live: Live) -> None:
 
 @BUFFERS.case(
     "a buffer of any part of shared memory, in huge pages, in base pages or in swap, shows what its file holds there,"
-    " and the file what is written to it, and holds it though the file has gone; holes of a file are zero in it",
+    " and the file what is written to it, and holds it though the file has gone",
     f"{CREATE}; mm/gup.c memfd_pin_folios(); mm/shmem.c shmem_read_folio_gfp()",
     sizes=Sizes.ONCE,
 )
@@ -225,9 +229,14 @@ def _parts(live: Live, size: int) -> list[list[tuple[int, int]]]:
 
 
 def _sealed_file(live: Live) -> tuple[HugeFile, int]:
-    """Return a file of as many pages as there are, sealed against shrinking, and the device that makes buffers."""
+    """Return a file of ``_PAGES`` pages, sealed against shrinking, and the device that makes buffers.
+
+    Raises CannotRun where that takes no hugetlb pages.
+    """
     actor = live.actor()
     device = open_device(live, actor)
+    if live.kernel_version < _TAKES_POOL_PAGES or _TAKES_NONE <= live.kernel_version < _TAKES_THEM_AGAIN:
+        raise CannotRun("buffers of this kernel take no hugetlb pages")
     file = new_memfd(live, actor, os.MFD_ALLOW_SEALING)
     file.truncate(_PAGES)
     file.seal(fcntl.F_SEAL_SHRINK)

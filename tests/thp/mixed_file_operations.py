@@ -19,7 +19,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap
 from hugepage_qa.cases.thp_memory import map_file, pmd_size
-from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_PAGEOUT
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_PAGEOUT, MS_SYNC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -30,7 +30,6 @@ _OPERATIONS = 50
 _LOOK_AFTER = 5
 #: of base pages: what goes through a pipe of 16 buffers at once, wherever in a page it begins
 _PIPE = 8
-_MS_SYNC = 4
 
 
 class _Program:
@@ -178,7 +177,7 @@ class _Program:
         self._tell("msync", first, length)
         if length:
             view = self._view()
-            view.actor.call("msync", view.address + first, length, _MS_SYNC)
+            view.actor.call("msync", view.address + first, length, MS_SYNC)
 
     def _advise(self, advice: int) -> None:
         first, length = self._range(self._base)

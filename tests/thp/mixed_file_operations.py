@@ -42,7 +42,8 @@ class _Program:
         self._views = [memory, memory.seen_by(file.actor.fork())]
         self._done: list[str] = []
         self._operations: list[Callable[[], None]] = [
-            *(self._write, self._write_otherwise, self._store, self._store, self._read, self._read),
+            *(self._write, self._write_otherwise, self._copy, self._copy, self._store, self._store),
+            *(self._read, self._read),
             *(self._shorten, self._lengthen, self._punch, self._remove, self._zero, self._take_out, self._put_in),
             *(self._evict, self._sync, self._collapse, self._collapse),
             *(partial(self._advise, advice) for advice in (mmap.MADV_DONTNEED, MADV_PAGEOUT, MADV_COLD)),
@@ -96,6 +97,18 @@ class _Program:
         self._tell(write.__name__, first, length)
         if length >= 4 * WORD:
             self._file.write_by(write, first, length)
+
+    def _copy(self) -> None:
+        """Copy one part of the file to another one, which a file system may share until one of them is written."""
+        unit = (WORD, self._base)[self._random.randrange(2)]
+        (start, length), (to, _length) = self._range(unit), self._range(unit)
+        length = min(length, self._file.contents.length - to)
+        self._tell("copy", start, to, length)
+        # what overlaps is EINVAL
+        if length and abs(start - to) >= length:
+            pieces = self._file.contents.between(start, start + length)
+            self._live.expect("bytes copied", length, self._file.copy_from(self._file, start, to, length))
+            self._file.replace(to, pieces)
 
     def _read(self) -> None:
         first, length = self._range()

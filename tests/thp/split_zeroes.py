@@ -6,14 +6,13 @@ from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, pages_moved, soft_dirty_pages
+from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty_pages, while_nothing_moves
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.thp_policy import huge_pages, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -42,10 +41,10 @@ def written(live: Live) -> None:
 
 def _written(live: Live, make: Callable[[Live], Memory], is_written: bool) -> tuple[Memory, set[int], set[int]]:
     """Return memory as ``_with_zeroes`` does, and which of its zeroes are soft-dirty. Raises CannotRun."""
-    for _attempt in range(3):
+
+    def attempt() -> tuple[tuple[Memory, set[int], set[int], set[int]], bool]:
         memory, zeroes = _with_zeroes(live, make)
         need_soft_dirty(live, memory)
-        moved = pages_moved(live)
         clear_refs(live, memory)
         # some of zeroes and some of words; what is mapped as a whole is soft-dirty as a whole
         parts = {*sorted(zeroes)[::3], memory.size // live.base_page // 2} if is_written else set()
@@ -53,11 +52,11 @@ def _written(live: Live, make: Callable[[Live], Memory], is_written: bool) -> tu
             memory.actor.write(memory.address + number * live.base_page, 0 if number in zeroes else _NEW_VALUE)
         expected = zeroes if is_written and make is huge_pages else zeroes & parts
         found = zeroes & set(soft_dirty_pages(memory))
-        if found == expected or pages_moved(live) == moved:
-            live.expect("soft-dirty before", runs(expected), runs(found))
-            return memory, zeroes, expected
-        memory.actor.end()
-    raise CannotRun("compaction moves pages again and again, which are soft-dirty then: they are dirty")
+        return (memory, zeroes, expected, found), found == expected
+
+    memory, zeroes, expected, found = while_nothing_moves(live, attempt)
+    live.expect("soft-dirty before", runs(expected), runs(found))
+    return memory, zeroes, expected
 
 
 @SPLIT_ZEROES.case(

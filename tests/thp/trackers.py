@@ -18,8 +18,8 @@ from hugepage_qa.cases.clear_refs import (
     CLEAR_REFS_SOFT_DIRTY,
     clear_refs,
     need_soft_dirty,
-    pages_moved,
     soft_dirty_pages,
+    while_nothing_moves,
 )
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.frames import (
@@ -68,7 +68,6 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -243,17 +242,17 @@ def in_swap(live: Live) -> None:
 
 def _written_in_swap(live: Live, make: Callable[[Live, int], Memory]) -> tuple[Memory, set[int], set[int]]:
     """Return memory in swap, and which of its base pages were written, and are soft-dirty. Raises CannotRun."""
-    for _attempt in range(3):
-        memory, moved = make(live, 2), pages_moved(live)
+
+    def attempt() -> tuple[tuple[Memory, set[int], set[int]], bool]:
+        memory = make(live, 2)
         need_soft_dirty(live, memory)
         clear_refs(live, memory)
         written = _write_some(memory, live.base_page, whole=make is huge_pages)
         swap_out(live, memory, memory.length)
         found = set(soft_dirty_pages(memory))
-        if make is huge_pages or found == written or pages_moved(live) == moved:
-            return memory, written, found
-        memory.actor.end()
-    raise CannotRun("compaction moves base pages again and again, which are soft-dirty then: they are dirty")
+        return (memory, written, found), make is huge_pages or found == written
+
+    return while_nothing_moves(live, attempt)
 
 
 def _write_some(memory: Memory, base: int, *, whole: bool) -> set[int]:

@@ -1,5 +1,8 @@
 """What was used, and what was written (soft-dirty), since /proc/PID/clear_refs was written (proc_pid_clear_refs(5))."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, Memory
 from hugepage_qa.kernel.counters import read_vmstat
@@ -14,6 +17,8 @@ CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, CLEAR_REFS_SOFT_DIRTY, CLEAR
 _SOFT_DIRTY = "sd"
 #: an entry of migration tells whether its page was used (2e3468778dbe)
 _MIGRATION_KEEPS_USE = KernelVersion(6, 1)
+_ATTEMPTS = 3
+Made = TypeVar("Made")
 _L1TF = "sys/devices/system/cpu/vulnerabilities/l1tf"
 
 
@@ -35,12 +40,25 @@ def soft_dirty_pages(memory: Memory) -> list[int]:
     return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]
 
 
-def pages_moved(live: Live) -> int:
+def _pages_moved(live: Live) -> int:
     """Return how many base pages were moved since the boot, whoever has them: those that are dirty are soft-dirty then.
 
     remove_migration_pte() of mm/migrate.c; pte_mkdirty() of x86 and others.
     """
     return read_vmstat(ObservedTree(live.host)).get("pgmigrate_success", 0)
+
+
+def while_nothing_moves(live: Live, attempt: Callable[[], tuple[Made, bool]]) -> Made:
+    """Return what ``attempt`` makes, once it tells that all is soft-dirty as it should be, or no page was moved.
+
+    Raises CannotRun where compaction moves pages again and again, which are soft-dirty then: they are dirty.
+    """
+    for _attempt in range(_ATTEMPTS):
+        moved = _pages_moved(live)
+        made, is_right = attempt()
+        if is_right or _pages_moved(live) == moved:
+            return made
+    raise CannotRun("compaction moves base pages again and again, which are soft-dirty then: they are dirty")
 
 
 def keeps_use_when_split(live: Live) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa import cli
+from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
 
 RunCli = tuple[int, str, str]
 
@@ -124,14 +125,19 @@ def test_boot_shows_prediction_fact_and_verdict(
 
 @pytest.mark.boots
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    # with nothing cached the download of the kernel may take long, and is not what is waited for
+    find_kernel("x86_64", Settings())
     mark = f"ctrl_c_test={os.getpid()}"
     command = [str(Path(sys.executable).with_name("hugepage-qa")), "boot-matrix", "--machines", "2", "--append", mark]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
     deadline = time.monotonic() + 600
-    while not machines(mark) and time.monotonic() < deadline:
+    # a machine may have ended by the time one looks again: what was seen once counts
+    while not (seen := machines(mark)) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert machines(mark), "no machine was started"
+    if not seen:
+        process.kill()
+        pytest.fail(f"no machine was started, exit code {process.wait()}: {process.communicate()[1]}")
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=300)
     assert process.returncode == 130

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hugepage_qa.cases.fragmentation import Fragmentation, fragmentation, tell
+from hugepage_qa.cases.frames import BUDDY, flags_from
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
@@ -42,9 +43,9 @@ _ATTEMPTS = 20
 class Compaction:
     """What compaction made of fragmented memory.
 
-    ``emptied`` is the share of the blocks our pages lay in that hold none any more: few of those to which it moves the
-    pages of others. ``made`` are the free blocks that there are more, ``others`` those that somebody took or gave back
-    meanwhile, both as a share of what it owed.
+    ``emptied`` is the share of the mostly free blocks our pages lay in that hold none of them any more, or were filled
+    with pages of others: it moves what lies low to what is free above. ``made`` are the free blocks that there are
+    more, ``others`` those that somebody took or gave back meanwhile, both as a share of what it owed.
     """
 
     emptied: float
@@ -57,7 +58,7 @@ class Compaction:
         return max(self.emptied, self.made)
 
     def __str__(self) -> str:
-        return f"{self.emptied:.0%} emptied, {self.made:.0%} made, {self.others:.0%} of others"
+        return f"{self.emptied:.0%} emptied or filled, {self.made:.0%} made, {self.others:.0%} of others"
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,13 @@ class Fragments:
 
     def compact_and_look(self, live: Live) -> Compaction:
         """Compact memory that owes blocks, as ``compact`` does, and return what came of it."""
-        held, before = self.blocks(live), fragmentation(live, self.memory.size, self.node)
+        blocks = self.blocks(live)
+        held, before = self._mostly_free(live, blocks), fragmentation(live, self.memory.size, self.node)
+        if not held:
+            raise CannotRun("others have filled the blocks that were fragmented")
         self.compact(live)
-        left, after = self.blocks(live), fragmentation(live, self.memory.size, self.node)
+        left, after = held & self.blocks(live), fragmentation(live, self.memory.size, self.node)
+        left &= self._mostly_free(live, blocks)
         others = abs(after.free - before.free) / (self.owed * self.memory.size)
         return Compaction(len(held - left) / len(held), (after.blocks - before.blocks) / self.owed, others)
 
@@ -99,6 +104,12 @@ class Fragments:
         base_pages = self.memory.size // live.base_page
         frames = self.memory.present_frames(min(self.memory.pages, _SAMPLED_PAGES))
         return {frame // base_pages for frame in frames}
+
+    def _mostly_free(self, live: Live, blocks: Iterable[int]) -> set[int]:
+        """Return those of ``blocks`` of which most is free. Raises CannotRun for a kernel without /proc/kpageflags."""
+        pages = self.memory.size // live.base_page
+        flags = {block: flags_from(live, self.memory.actor, block * pages, pages) for block in sorted(blocks)}
+        return {block for block, of_block in flags.items() if sum(bool(one & BUDDY) for one in of_block) > pages // 2}
 
     @property
     def owes_blocks(self) -> bool:

@@ -100,6 +100,9 @@ _FULL_SCANS = f"{KHUGEPAGED}/full_scans"
 _MADE = "/stats/collapse_alloc']"
 _RSS = re.compile(r"^(Rss: +)(\d+)( kB)$", re.MULTILINE)
 
+#: where the entries of /proc/PID/pagemap for the addresses of programs begin, in bytes
+_FIRST_OF_PROGRAMS = 1 << 32
+
 
 def _named(*names: str) -> list[Recorded]:
     return [one for one in RECORDED if one.case.name in names]
@@ -287,6 +290,16 @@ def test_compaction_may_move_the_pages_of_others_to_the_blocks_that_ours_are_in(
 
 
 @pytest.mark.parametrize("recorded", _named("blocks-made-again"), ids=str)
+def test_compaction_may_fill_blocks_that_ours_are_in(recorded: Recorded) -> None:
+    """Nothing of ours moves, no block is made, and what was free beside our pages is no longer."""
+    events = [
+        event | {"result": _without_free_frames(event["result"])} if is_compacted and _asks_for_flags(event) else event
+        for event, is_compacted in _compacted(list(_without_compaction(recorded.events, blocks_are_made=False)))
+    ]
+    assert recorded.replay(events).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("recorded", _named("blocks-made-again"), ids=str)
 def test_compaction_owes_a_busy_machine_nothing(recorded: Recorded) -> None:
     events = [
         event | {"result": "9.81 3.50 1.20 4/120 77\n"} if event["arguments"] == ["proc/loadavg"] else event
@@ -307,6 +320,18 @@ def test_what_others_take_meanwhile_hides_what_compaction_makes(recorded: Record
     ]
     result = recorded.replay(events)
     assert (result.verdict, result.reason) == (Verdict.SKIP, "others take and free as much as compaction can make")
+
+
+def _asks_for_flags(event: Event) -> bool:
+    """Tell whether flags of frames are read: entries of the addresses of programs lie behind those of all frames."""
+    asked = event["arguments"][1] if event["operation"] == "request" else ""
+    return "pread64" in asked and int(asked.rpartition(" ")[2]) < _FIRST_OF_PROGRAMS
+
+
+def _without_free_frames(answer: list[object]) -> list[object]:
+    """Return the ``answer`` to a read of /proc/kpageflags with used pages alone."""
+    text, *rest = answer
+    return [re.sub(r"[0-9a-f]{512,}", lambda found: "0" * len(found[0]), str(text)), *rest]
 
 
 def _writes(event: Event, name: str) -> bool:

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faults = choose(known, options.fault)
         place = PLACE / options.series
         # two of them would leave objects of both
-        with held_alone(place, "build"):
+        with held_alone(place, "build or measurement"):
             source = SeededSource(options.source or unpacked(options.series, place), place / "originals")
             if options.source:
                 source = SeededSource(options.source, options.source.with_name(f"{options.source.name}.originals"))

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -29,7 +29,7 @@ from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import HEALTHY
 
 import hugepage_qa
-from hugepage_qa.cache import write_atomically
+from hugepage_qa.cache import held_alone, write_atomically
 from hugepage_qa.cases.area_files import LIVE, live_areas, tests_directory
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.boot.case_groups import choose_groups, groups
@@ -65,11 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         image = SeededImage(options.kernel)
         faults = image.choose(choose(read_faults(), options.fault))
-        measured = Measured(image, is_first_enough=options.first)
-        if not options.table:
-            measured.measure(_wanted(faults, measured, everything=False), options.machines)
-            if options.everything:
-                measured.measure(_wanted(faults, measured, everything=True), options.machines)
+        # what another one writes meanwhile would be lost, and a build puts another image there
+        with nullcontext() if options.table else held_alone(options.kernel.parent, "build or measurement"):
+            measured = Measured(image, is_first_enough=options.first)
+            if not options.table:
+                measured.measure(_wanted(faults, measured, everything=False), options.machines)
+                if options.everything:
+                    measured.measure(_wanted(faults, measured, everything=True), options.machines)
     except InputError as error:
         print(f"detection: {error}", file=sys.stderr)
         return BROKEN

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from ci.seeded_kernel import detection, seeded_image
+from ci.seeded_kernel.command_line import BROKEN
 from ci.seeded_kernel.detection import Measured
 from ci.seeded_kernel.faults import EditOfVersions, Fault, Proof
 from ci.seeded_kernel.proofs import Kept, Seen, Shown
 from ci.seeded_kernel.seeded_image import SeededImage
 
+from hugepage_qa.cache import held_alone
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_image import KernelImage
@@ -104,6 +106,16 @@ def test_only_what_has_changed_is_measured_again(image: SeededImage, monkeypatch
     monkeypatch.setattr(detection, "_cases", lambda _area: "changed")
     Measured(image).measure({OTHER.name: WANTED[OTHER.name]}, 1)
     assert runs.asked[4:] == [OTHER.name]
+
+
+def test_two_measurements_do_not_write_one_file(
+    image: SeededImage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(detection, "_run", lambda *_: pytest.fail("it went on"))
+    monkeypatch.setattr(detection, "read_faults", lambda: (FAULT, OTHER))
+    with held_alone(image.path.parent, "build"):
+        assert detection.main([str(image.path)]) == BROKEN
+    assert "another build or measurement is under way" in capsys.readouterr().err
 
 
 def test_nothing_is_found_by_cases_that_have_changed_since(image: SeededImage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
+from hugepage_qa.cases.file_on_a_disk import file_on_a_disk
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_memory import actor_in, expect_about, need_exact_charges
-from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
@@ -147,7 +147,7 @@ def what_is_written(live: Live) -> None:
 )
 def emptied(live: Live) -> None:
     group, size = _group(live), pmd_size(live)
-    file = _file_on_a_disk(live, 2 * size)
+    file = file_on_a_disk(live, 2 * size)
     reader = file.actor.fork()
     group.add(reader)
     memory = _filled(live, _memory(live)["private"](actor_in(live, group), _PAGES))
@@ -165,18 +165,6 @@ def emptied(live: Live) -> None:
     memory.expect_filled()
     live.expect("words of the file that changed", 0, reader.check(words, 2 * size, WORD, 1))
     expect_about(live, group, f"{_MEMORY}.{_USED}", _PAGES + 2)
-
-
-def _file_on_a_disk(live: Live, length: int) -> HugeFile:
-    """Return a file of words that is in no memory, and whose blocks are known to nobody's group."""
-    actor = live.actor()
-    file = HugeFile(live, actor, live.open(actor, live.host.disk("ext4"), live.host.uapi.o_tmpfile | os.O_RDWR))
-    words = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    actor.fill(words, length, WORD, 1)
-    live.expect("bytes written", length, actor.call("pwrite64", file.descriptor, words, length, 0))
-    actor.call("fsync", file.descriptor)
-    actor.call("fadvise64", file.descriptor, 0, length, live.host.uapi.posix_fadv_dontneed)
-    return file
 
 
 def _expect_no_limit_below(live: Live, setting: _Limited) -> None:

@@ -6,13 +6,13 @@ Hugetlb pages are charged by the memory controller, too, where the hierarchy is 
 from functools import partial
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, keeping_hierarchy, new_group
+from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
+from hugepage_qa.cases.hugetlb_accounting import ACCOUNTING, mount_options, mount_with_accounting, need_small_charges
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_group import HUGETLB_CGROUP, V1_DOC, V2_DOC, HugetlbGroup, hugetlb_case
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_page
-from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
@@ -22,9 +22,6 @@ VERSION_1 = Area("cgroup/charges-v1", around=keeping_hierarchy("hugetlb"))
 VERSION_2 = Area("cgroup/charges-v2")
 case = partial(hugetlb_case, {Version.ONE: VERSION_1, Version.TWO: VERSION_2})
 
-_ACCOUNTING = "memory_hugetlb_accounting"
-#: what else a hierarchy of version 2 is mounted with (Documentation/admin-guide/cgroup-v2.rst Mounting)
-_OPTIONS = ("nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot", "pids_localevents", _ACCOUNTING)
 _TWO = 2
 
 
@@ -231,7 +228,7 @@ def a_removed_group_leaves_its_pages_in_numa_stat(live: Live, group: HugetlbGrou
     pages=2,
 )
 def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
-    _expect_accounted(live, is_accounted=any(_ACCOUNTING in words for words in _options(live)))
+    _expect_accounted(live, is_accounted=any(ACCOUNTING in words for words in mount_options(live)))
 
 
 @VERSION_2.case(
@@ -242,38 +239,12 @@ def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
 )
 def memory_counts_hugetlb_pages_when_mounted_so(live: Live) -> None:
     mount_with_accounting(live)
-    live.expect("mounts without the option", [], [words for words in _options(live) if _ACCOUNTING not in words])
+    live.expect("mounts without the option", [], [words for words in mount_options(live) if ACCOUNTING not in words])
     _expect_accounted(live, is_accounted=True)
 
 
-def mount_with_accounting(live: Live) -> None:
-    """Mount the hierarchy of version 2 with memory_hugetlb_accounting until the case ends.
-
-    It is one hierarchy with one set of options, wherever it is mounted. Raises CannotRun where others have groups in
-    it, whom that would concern, too.
-    """
-    mounts = [mount for mount in read_mounts(live.host) if mount.type == "cgroup2"]
-    if not mounts:
-        raise CannotRun("no hierarchy of version 2 is mounted")
-    if "nr_descendants 0" not in (live.host.read(f"{mounts[0].point}/cgroup.stat") or "").splitlines():
-        raise CannotRun("others have control groups, which the option would concern, too")
-    before = [word for word in mounts[0].options.split(",") if word in _OPTIONS]
-
-    def mount_as_before() -> None:
-        live.host.unmount(live.host.mount(",".join(before), "cgroup2"))
-
-    live.when_actors_have_ended(mount_as_before)
-    live.mount_other(",".join([*before, _ACCOUNTING]), "cgroup2")
-
-
-def _options(live: Live) -> list[list[str]]:
-    return [mount.options.split(",") for mount in read_mounts(live.host) if mount.type == "cgroup2"]
-
-
 def _expect_accounted(live: Live, *, is_accounted: bool) -> None:
-    # two of them may be of two CPUs
-    if 4 * CHARGED_AHEAD * live.base_page > live.size:
-        raise CannotRun(f"each CPU may be charged for {CHARGED_AHEAD} base pages that nobody has, as much as a page")
+    need_small_charges(live)
     group = new_group(live, "memory", Version.TWO)
     actor = group.actor()
     memory = live.map(2, actor)

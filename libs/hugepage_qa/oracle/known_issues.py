@@ -96,6 +96,7 @@ class Quirk(Enum):
     ZEROES_LOSE_MARKS = "zeroes-lose-marks"
     HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
     MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"
+    REFUSED_CHARGE_NEVER_ENDS = "refused-charge-never-ends"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,6 +139,20 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.192",
         ),
         KnownIssue(
+            quirk=Quirk.REFUSED_CHARGE_NEVER_ENDS,
+            summary="a touch of a page that memory.max refuses, where the hierarchy is mounted with"
+            " memory_hugetlb_accounting, gets no SIGBUS: the process faults for ever",
+            example="2 shared pages of 2M, room for one in memory.max: the process takes a whole CPU from its touch of"
+            " the second on, and the log tells again and again that VM_FAULT_OOM leaked out to the #PF handler",
+            cause="alloc_hugetlb_folio() returns -ENOMEM, which vmf_error() makes VM_FAULT_OOM of, and with"
+            " __GFP_RETRY_MAYFAIL nobody is killed to make room (8cba9576df60)",
+            since=KernelVersion(6, 7),
+            until=KernelVersion(7, 3),
+            fix="mm: hugetlb: Return -ENOSPC on memcg charge failure; it names 991135774c0e (6.14) as what it mends,"
+            " and 6.12.y has it not",
+            seen="6.12.117, 7.2.12; right on 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.MAPPED_BEYOND_THE_WINDOW,
             summary="hugetlb pages for which no place is left are mapped at 128 TiB, where memory is for those alone "
             "who name an address there",

@@ -65,7 +65,14 @@ def written_through(live: Live, file: KnownFile) -> None:
 )
 def appended(live: Live, file: KnownFile) -> None:
     base, block, whole = live.base_page, block_size(live), file.contents.length
-    for end, offset, length in product((whole, block - 8, block // 2 + 8), (0, block, 2 * whole), (16, 2 * base + 8)):
+    for end, offset, length in (
+        (whole, 0, 2 * base + 8),
+        (whole, 2 * whole, 16),
+        (block - 8, block, 16),
+        (block - 8, 0, 2 * base + 8),
+        (block // 2 + 8, block // 2 + 8, base),
+        (block // 2 + 8, 8, 16),
+    ):
         with live.about(f"{length} bytes, offset {offset}, end {end}"):
             file.truncate(end)
             write = _carrier("pwritev2", _APPEND)
@@ -107,7 +114,7 @@ def _expect_refused(live: Live, file: KnownFile, flags: int, number: int) -> Non
 @case(
     "a read or write with RWF_DONTCACHE, where the file system has that, gives or takes what it should, in memory or"
     " not, also what a mapping has made dirty, which stays as it is",
-    "preadv2(2) RWF_DONTCACHE; mm/filemap.c filemap_read(), filemap_end_dropbehind()",
+    "preadv2(2) RWF_DONTCACHE; mm/filemap.c filemap_read()",
     since="6.14",
 )
 def not_kept(live: Live, file: KnownFile) -> None:
@@ -141,6 +148,8 @@ def _is_unsupported(file: KnownFile, read: Transfer) -> bool:
     "a read with RWF_NOWAIT gives what stands where it begins, or less of it, or EAGAIN, in memory or not; flags that"
     " nobody knows are EOPNOTSUPP, for reads and writes, and change nothing",
     "preadv2(2) RWF_NOWAIT; mm/filemap.c filemap_get_pages(); include/linux/fs.h kiocb_set_rw_flags()",
+    # a tmpfs has it not
+    on=DISKS,
 )
 def not_waited_for(live: Live, file: KnownFile) -> None:
     for is_there, (first, length) in product((True, False), _places(live, file)):

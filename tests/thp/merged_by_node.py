@@ -73,6 +73,7 @@ def _expect_merged(live: Live, *, is_across: bool) -> None:
     wanted = [[*range(len(all_of_them))]] if is_across else [[0, 1], [2, 3]]
     found = await_merged(live, first, lambda: _alike(all_of_them, wanted))
     live.expect(f"base pages of which processes {wanted} have one frame each", count, found)
+    live.expect("AnonHugePages of what was merged", 0, sum(each.smaps().anon_huge_pages for each in all_of_them))
     _expect_counts(live, len(wanted) * count, (len(all_of_them) - len(wanted)) * count)
     if not is_across:
         for number, each in enumerate(all_of_them):
@@ -99,6 +100,7 @@ def _on_node(live: Live, node: int) -> Memory:
     bind(memory, [node])
     memory.fill()
     need_blocks(live, memory, node)
+    live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
     live.expect("base pages by node before", {node: base_page_count(live, memory)}, memory.numa_maps().nodes)
     return memory
 

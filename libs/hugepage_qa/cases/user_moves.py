@@ -51,6 +51,8 @@ class Sides:
             while done < length:
                 left = length - done
                 error, moved = self.move(start + done, to + done, left, holes=holes)
+                if moved % self.live.base_page and moved > 0:
+                    self.live.fail(".move", "whole base pages", moved)
                 if moved <= 0:
                     self.live.expect(".move where nothing was moved", -error, moved)
                     break

@@ -9,12 +9,12 @@ from itertools import combinations
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.frames import DIRTY, WRITEBACK, flags_of_folios
+from hugepage_qa.cases.frames import unwritten_places
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory, runs
+from hugepage_qa.cases.mapped_memory import WORD, runs
 from hugepage_qa.cases.swapped import need_swap, parts_out
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
@@ -87,18 +87,12 @@ def written_back(live: Live, file: KnownFile) -> None:
                     {page for at, size in parts for page in (at, at + size // 2 // base * base, at + size - base)}
                 )
                 # a page that moves meanwhile leaves its frame to another one
-                dirty = live.host.last_look(partial(_unwritten, live, memory, pages), lambda found: not found, 1.0)
+                dirty = live.host.last_look(
+                    partial(unwritten_places, live, memory, pages), lambda found: not found, 1.0
+                )
                 live.expect("pages that are still dirty", [], dirty)
     actor.call("munmap", memory.address, memory.length)
     file.expect("written back")
-
-
-def _unwritten(live: Live, memory: Memory, offsets: Sequence[int]) -> list[int]:
-    """Return those ``offsets`` into ``memory`` at which a folio is dirty or being written back."""
-    entries = memory.pagemap(memory.address + offset for offset in offsets)
-    there = [(offset, entry & FRAME) for offset, entry in zip(offsets, entries, strict=True) if entry & PRESENT]
-    flags = flags_of_folios(live, memory.actor, [frame for _offset, frame in there])
-    return [offset for (offset, _frame), found in zip(there, flags, strict=True) if found & (DIRTY | WRITEBACK)]
 
 
 @CACHED.case(

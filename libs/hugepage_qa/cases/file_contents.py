@@ -18,7 +18,7 @@ from hugepage_qa.kernel.uapi import (
     MADV_HUGEPAGE,
 )
 from hugepage_qa.machine.host import CannotRun
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.sizes import KIB
 
 TMPFS = "tmpfs"
@@ -226,6 +226,18 @@ class KnownFile:
         self.actor.fill(self._buffer, length, WORD, 0)
         self._live.expect("bytes read", expected, read(self, self._buffer, first, length))
         self._live.expect("words that are wrong", 0, self._wrong(self._buffer, first, first + expected))
+
+    def tried(self, carry: Callable[["KnownFile", int, int, int], int], first: int, length: int) -> int:
+        """Have ``carry`` carry bytes from or to an address and return how many, or an error below 0."""
+        self.actor.fill(self._buffer, length, WORD, 0)
+        try:
+            return carry(self, self._buffer, first, length)
+        except Refused as refusal:
+            return -(refusal.errno or 0)
+
+    def wrong_of_tried(self, first: int, length: int) -> int:
+        """Return how many words of those that were ``tried`` to be read from ``first`` on are not right."""
+        return self._wrong(self._buffer, first, first + length)
 
     def _wrong(self, address: int, first: int = 0, end: int | None = None, actor: Actor | None = None) -> int:
         """Return how many words at ``address`` are not what must stand from ``first`` to ``end``, as ``actor`` sees."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import read_entries
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, read_entries
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
 
@@ -37,6 +37,14 @@ def flags_of_folios(live: Live, actor: Actor, frames: Iterable[int]) -> list[int
         found.append(next(flags for flags in _flags_back_from(actor, descriptor, frame) if not flags & COMPOUND_TAIL))
     actor.call("close", descriptor)
     return found
+
+
+def unwritten_places(live: Live, memory: Memory, offsets: Sequence[int]) -> list[int]:
+    """Return those ``offsets`` into ``memory`` at which a folio is dirty or being written back. Raises CannotRun."""
+    entries = memory.pagemap(memory.address + offset for offset in offsets)
+    there = [(offset, entry & FRAME) for offset, entry in zip(offsets, entries, strict=True) if entry & PRESENT]
+    flags = flags_of_folios(live, memory.actor, [frame for _offset, frame in there])
+    return [offset for (offset, _frame), found in zip(there, flags, strict=True) if found & (DIRTY | WRITEBACK)]
 
 
 def _flags_back_from(actor: Actor, descriptor: int, frame: int) -> Iterator[int]:

@@ -57,7 +57,7 @@ _KVM_PARAMETERS = (
 #: of zswap: what goes to it, and how much
 _ZSWAP_PARAMETERS = ("enabled", "max_pool_percent", "same_filled_pages_enabled", "non_same_filled_pages_enabled")
 #: of KSM: how it scans memory, and whether an advisor sets the pages of a scan in place of people (since Linux 6.8)
-_KSM_FILES = ("max_page_sharing", "run", "sleep_millisecs", "smart_scan", "use_zero_pages")
+_KSM_FILES = ("max_page_sharing", "merge_across_nodes", "run", "sleep_millisecs", "smart_scan", "use_zero_pages")
 _SET_BY_ADVISOR, _ADVISOR, _NO_ADVISOR = "pages_to_scan", "advisor_mode", "none"
 MIN_FREE = "vm/min_free_kbytes"
 

@@ -95,6 +95,7 @@ class Quirk(Enum):
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
     ZEROES_LOSE_MARKS = "zeroes-lose-marks"
     HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
+    MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
     MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"
     REFUSED_CHARGE_NEVER_ENDS = "refused-charge-never-ends"
 

@@ -249,4 +249,17 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(3, 9),
         seen="5.10.223, 6.1.176, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
     ),
+    Quirk.MOVE_OF_A_PART_NEVER_ENDS: KnownIssue(
+        quirk=Quirk.MOVE_OF_A_PART_NEVER_ENDS,
+        summary="UFFDIO_MOVE of a part of a huge page that is pinned never ends, until a signal ends the process",
+        example="a base page of a huge page that is a buffer of io_uring: the process uses a whole CPU, and is not "
+        "told EBUSY",
+        cause="split_folio() returns -EAGAIN for a folio that somebody else has a reference to, which move_pages() "
+        "takes for a change of page tables meanwhile, and tries again (adef440691ba)",
+        since=KernelVersion(6, 8),
+        until=KernelVersion(7, 4),
+        fix="userfaultfd: fix UFFDIO_MOVE livelock on large folio with extra references",
+        backports=(KernelVersion(7, 3, 4),),
+        seen="6.12.117, 7.2.13; right on 7.3.4",
+    ),
 }

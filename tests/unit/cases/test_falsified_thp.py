@@ -87,6 +87,7 @@ _WITHOUT_HUGE_PAGES = {
     "shared-text",
     "written-segment",
     "moved-text",
+    "written-where-it-is",
 }
 #: text that is huge before as after is that of a file system with large folios
 _BEFORE_AS_AFTER = {"collapsed-text", "text-on-btrfs", "text-on-xfs"}
@@ -125,6 +126,7 @@ _AREAS_WITHOUT = {
     "thp/sparse-files",
     "thp/cached-ranges",
     "thp/committed-memory",
+    "thp/flagged-io",
 }
 _OF_HUGE_PAGES = [
     one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES and one.area.name not in _AREAS_WITHOUT

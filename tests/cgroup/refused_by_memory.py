@@ -18,7 +18,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.kernel.uapi import MADV_POPULATE_WRITE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Fault, Refused, set_alarm
+from hugepage_qa.process.actor import Actor, Fault, Refused, limit_cpu_time
 from hugepage_qa.process.actor_link import ActorGone
 
 REFUSED = Area("cgroup/refused-by-memory")
@@ -107,14 +107,14 @@ def touched(live: Live) -> None:
     for kind in (_SHARED, _FILE, _PRIVATE, _PRIVATE_OF_A_FILE):
         with live.about(kind.name):
             memory, _file = _with_one_page(live, group, kind)
-            set_alarm(memory.actor, _SECONDS)
+            limit_cpu_time(memory.actor, _SECONDS)
             for _time in range(2):
                 found = _touched(memory)
                 live.expect(_TOUCH, signal.SIGBUS.name, found, {Quirk.REFUSED_CHARGE_NEVER_ENDS: _NO_END})
                 if found == _NO_END:
                     live.fail(_TOUCH, signal.SIGBUS.name, found)
                 _expect_as_before(live, group, kind)
-            set_alarm(memory.actor, 0)
+            limit_cpu_time(memory.actor, 0)
             group.group.write("memory.max", "max")
             _expect_had(live, group, memory)
 

@@ -20,6 +20,7 @@ _WORD = 1 << 64
 #: bytes of a set of signals
 _SIGNALS = 8
 _ITIMER_REAL = 0
+_ITIMER_PROF = 2
 #: bytes of what is stored and looked at
 _LEAST_STEP = 8
 # struct repeated in repeaters.c
@@ -344,6 +345,15 @@ def become_user(actor: Actor, user: int, *groups: int) -> None:
 def set_alarm(actor: Actor, seconds: int) -> None:
     """Send ``actor`` SIGALRM after ``seconds``, which ends it and what it does for the kernel; none with 0."""
     actor.call("setitimer", _ITIMER_REAL, actor.uapi.pack("4q", 0, 0, seconds, 0), 0)
+
+
+def limit_cpu_time(actor: Actor, seconds: int) -> None:
+    """Send ``actor`` SIGPROF, which ends it, when it has used a CPU for so many ``seconds`` more; none with 0.
+
+    A busy machine does not count. It comes on the way out of the kernel, and so not to who never leaves it
+    (CONFIG_POSIX_CPU_TIMERS_TASK_WORK, since Linux 5.9).
+    """
+    actor.call("setitimer", _ITIMER_PROF, actor.uapi.pack("4q", 0, 0, seconds, 0), 0)
 
 
 def hold_back(actor: Actor, number: signal.Signals) -> None:

@@ -9,6 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
 from hugepage_qa.cases.group_memory import expect_about, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu, move_pages
@@ -16,6 +17,7 @@ from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import anon_huge_pages, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -41,11 +43,12 @@ _PAGES = 4
     until=NEVER_SINCE,
 )
 def moved(live: Live) -> None:
+    let_rest(live)
     parent = new_group(live, "memory", Version.ONE)
     for moves in (_NOTHING, _ANONYMOUS, _OF_FILES, _ANONYMOUS | _OF_FILES):
         with live.about(f"{_MOVES} is {moves}"):
             old, new = parent.child("old"), parent.child("new")
-            _let_charges_move(new, moves)
+            _let_charges_move(live, new, moves)
             memory = _memory_in(live, old)
             # the last one is mapped in parts from now on
             memory.actor.call("mprotect", memory.at(_PAGES) - live.base_page, live.base_page, mmap.PROT_READ)
@@ -76,7 +79,7 @@ def moved(live: Live) -> None:
 def refused(live: Live) -> None:
     parent = new_group(live, "memory", Version.ONE)
     old, new = parent.child("old"), parent.child("new")
-    _let_charges_move(new, _ANONYMOUS)
+    _let_charges_move(live, new, _ANONYMOUS)
     memory = _memory_in(live, old)
     new.write(_LIMIT, str((_PAGES - 1) * memory.size))
     live.expect_errno(errno.ENOMEM, new.add, memory.actor)
@@ -153,8 +156,10 @@ def on_another_node(live: Live) -> None:
     group.remove()
 
 
-def _let_charges_move(group: ControlGroup, kinds: int) -> None:
+def _let_charges_move(live: Live, group: ControlGroup, kinds: int) -> None:
     """Have those kinds of memory of who moves to ``group`` charged there. Raises CannotRun where the kernel cannot."""
+    # 6.12 splits those first that may be split for their zeroes (f8f931bba0f9), which all may without that
+    live.set_knob_if_there(f"{DIRECTORY}/shrink_underused", "0")
     try:
         group.write(_MOVES, str(kinds))
     except Refused as refusal:

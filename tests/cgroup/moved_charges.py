@@ -15,7 +15,14 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu, move_pages
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import anon_huge_pages, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    anon_huge_pages,
+    expect_shared,
+    let_only_pmd_inherit,
+    map_aligned,
+    need_blocks,
+    pmd_size,
+)
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
@@ -69,6 +76,36 @@ def moved(live: Live) -> None:
             for group in (old, new):
                 _expect_stat(live, group, rss=0, rss_huge=0)
                 group.remove()
+
+
+@MOVED_CHARGES.case(
+    "huge pages of shared memory that move with who maps them are in the statistics of the new group with all that they"
+    " have, as cache, shared memory and mapped memory, and in those of the old one no more",
+    f"{MOVED}, mem_cgroup_move_account()",
+    until=NEVER_SINCE,
+)
+def shared_memory_moved(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    parent = new_group(live, "memory", Version.ONE)
+    old, new = parent.child("old"), parent.child("new")
+    memory = map_aligned(live, _PAGES, pmd_size(live), shared=True)
+    keep_to_one_cpu(live, memory.actor)
+    old.add(memory.actor)
+    expect_shared(live, memory, True, "shmem_enabled=always")
+    # not before that: text of the process would move there, too, and stay charged when it has ended
+    for group in (old, new):
+        _let_charges_move(live, group, _ANONYMOUS | _OF_FILES)
+    for has, has_not in ((old, new), (new, old), (old, new)):
+        has.add(memory.actor)
+        _expect_stat(live, has, cache=_PAGES, shmem=_PAGES, mapped_file=_PAGES)
+        _expect_stat(live, has_not, cache=0, shmem=0, mapped_file=0)
+    memory.expect_filled()
+    memory.actor.end()
+    for group in (old, new):
+        _expect_stat(live, group, cache=0, shmem=0, mapped_file=0)
+        group.remove()
 
 
 @MOVED_CHARGES.case(

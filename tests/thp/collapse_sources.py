@@ -17,7 +17,13 @@ from hugepage_qa.cases.khugepaged_clock import (
     quicken,
 )
 from hugepage_qa.cases.khugepaged_sleep import await_sleep
-from hugepage_qa.cases.khugepaged_work import COLLAPSE_SINCE, expect_collapse, put_to_work
+from hugepage_qa.cases.khugepaged_work import (
+    COLLAPSE_SINCE,
+    beyond_limit,
+    expect_beyond_limit,
+    expect_collapse,
+    put_to_work,
+)
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
@@ -154,8 +160,9 @@ def pages_of_a_smaller_size(live: Live) -> None:
 
 @SOURCES.case(
     "khugepaged makes advised shared memory huge for all who map it, as far as max_ptes_none allows absent pages, which"
-    " are zero then",
-    f"{DOC} max_ptes_none; {THP_DOC} shmem_enabled; mm/khugepaged.c collapse_file(), hpage_collapse_scan_file()",
+    " are zero then, and counts what has more of them",
+    f"{DOC} max_ptes_none; {THP_DOC} shmem_enabled, thp_scan_exceed_none_pte; mm/khugepaged.c collapse_file(),"
+    " hpage_collapse_scan_file()",
 )
 def shared_memory(live: Live) -> None:
     put_to_work(live)
@@ -174,7 +181,10 @@ def shared_memory(live: Live) -> None:
             for _time in range(2):
                 # Linux 6.1 puts the process on its list by the flags that the mapping had before
                 memory.advise(MADV_HUGEPAGE)
-            _expect_shared(live, memory, absent <= limit, f"{absent} absent, max_ptes_none {limit}")
+            where, before = f"{absent} absent, max_ptes_none {limit}", beyond_limit(live, "none")
+            _expect_shared(live, memory, absent <= limit, where)
+            if absent > limit:
+                expect_beyond_limit(live, "none", before, where)
             for each in (memory, other):
                 live.expect("words that changed", 0, each.actor.check(each.address, present, WORD, 1))
             rest = other.actor.nonzero(other.address + present, absent * live.base_page) if absent else 0

@@ -17,7 +17,7 @@ from hugepage_qa.cases.khugepaged_clock import (
     pages_collapsed,
 )
 from hugepage_qa.cases.khugepaged_sleep import shows_threads, thread
-from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
+from hugepage_qa.cases.khugepaged_work import beyond_limit, expect_beyond_limit, expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
@@ -30,7 +30,6 @@ from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.version import KernelVersion
 
 KHUGEPAGED_AREA = Area("thp/khugepaged", sizes=Sizes.ONCE, uncleared=True)
 
@@ -38,7 +37,6 @@ DOC = f"{THP_DOC} Khugepaged controls"
 #: each policy of all sizes after each other one, and "never" last
 _CHANGES = ("never", "always", "never", "madvise", "always", "madvise", "never")
 _END_SECONDS = 5.0
-_LIMITS_COUNTED_SINCE = KernelVersion(5, 17)
 
 
 @KHUGEPAGED_AREA.case(
@@ -344,12 +342,10 @@ def _expect_limit(live: Live, memory: Memory, huge: bool, where: str, limit: str
     if huge:
         expect_collapse(live, memory, memory.length)
         return
-    counter = f"thp_scan_exceed_{limit}_pte"
-    before = _counted(live, counter)
+    before = beyond_limit(live, limit)
     await_scans(live)
     live.expect(f"AnonHugePages, {where}", 0, memory.smaps().anon_huge_pages)
-    if live.kernel_version >= _LIMITS_COUNTED_SINCE:
-        live.expect(f"{counter} rose, {where}", True, _counted(live, counter) > before)
+    expect_beyond_limit(live, limit, before, where)
 
 
 def _counted(live: Live, name: str) -> int:

@@ -1,13 +1,18 @@
-"""Pages that are pinned for long, to be read alone or written: whose they are then, of which memory and which file."""
+"""Pages that are pinned, to be read alone or written: whose they are then, and who may write them."""
 
 import errno
 import mmap
 import os
+import signal
+from collections.abc import Callable, Sequence
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
+from hugepage_qa.cases.pinned_pages import open_for_direct_io
+from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.registered_memory import Registry
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy, smaller_sizes
@@ -18,7 +23,10 @@ READ_ONLY_PINS = Area("memory/read-only-pins", sizes=Sizes.ONCE)
 
 UNSHARE = "mm/gup.c FOLL_LONGTERM; mm/internal.h gup_must_unshare(); mm/memory.c do_wp_page()"
 FILES = "mm/gup.c FOLL_LONGTERM, writable_file_mapping_allowed() (84209e87c696, a6e79df92e4a)"
+READERS = "mm/process_vm_access.c process_vm_rw_single_vec(); mm/internal.h gup_must_unshare()"
 OLD, NEW, NEWER = 7, 8, 9
+#: what has base pages of memory pinned that its owner may only read, from an offset on, and tells what it read there
+Reading = Callable[[Live, Memory, int], int]
 
 
 @READ_ONLY_PINS.case(
@@ -77,6 +85,63 @@ def hugetlb_page(live: Live) -> None:
             live.expect_pool(nr=2, free=2)
     _expect_kept_without_child(live, [live.map(1) for _way in range(2)])
     live.expect_pool(nr=2, free=2)
+
+
+@READ_ONLY_PINS.case(
+    "who may only read a hugetlb page that parent and child have may not write it after it was read by"
+    " process_vm_readv(2), its own or another's, wherever in it; allowed to, it writes a page of its own",
+    f"mprotect(2); {READERS}; mm/hugetlb.c hugetlb_wp()",
+    since="5.19",
+    sizes=Sizes.EACH,
+    pages=2,
+)
+def protected_hugetlb_page(live: Live) -> None:
+    _expect_protected_page(live, (_read_by_itself, _read_by_another))
+
+
+@READ_ONLY_PINS.case(
+    "who may only read a hugetlb page that parent and child have may not write it after O_DIRECT has carried it to a"
+    " file, whichever base page of it; allowed to, it writes a page of its own",
+    "mprotect(2); open(2) O_DIRECT; mm/internal.h gup_must_unshare(); mm/hugetlb.c hugetlb_wp()",
+    since="5.19",
+    sizes=Sizes.EACH,
+    pages=2,
+)
+def protected_hugetlb_page_to_a_disk(live: Live) -> None:
+    _expect_protected_page(live, (_carried_to_a_file,))
+
+
+@READ_ONLY_PINS.case(
+    "who may only read a hugetlb page that parent and child have, or one of a file that is a private mapping's, may not"
+    " write it after it was pinned to be read alone; allowed to, it writes a page of its own",
+    f"mprotect(2); {UNSHARE}, mm/hugetlb.c hugetlb_wp(); drivers/infiniband/core/umem.c ib_umem_get()",
+    since="6.2",  # it asked for pages to be written until then
+    sizes=Sizes.EACH,
+    pages=2,
+)
+def protected_hugetlb_page_pinned(live: Live) -> None:
+    _expect_protected_page(live, (_registered,))
+    file = new_memfd(live)
+    shared = file.map(1)
+    _write_at_places(live, shared, OLD)
+    private = file.map(1, shared=False)
+    live.expect("what is read of the file", OLD, private.read())
+    with live.about("of a file"):
+        _expect_protected(live, private, shared, _registered, 0)
+
+
+@READ_ONLY_PINS.case(
+    "who may only read base pages or a huge page, mapped as a whole or in parts, that parent and child have may not"
+    " write them after they were read by process_vm_readv(2), its own or another's, wherever in it; allowed to, it"
+    " writes pages of its own",
+    f"mprotect(2); {READERS}; mm/huge_memory.c do_huge_pmd_wp_page(); mm/memory.c do_wp_page()",
+    since="5.19",
+)
+def protected_anonymous_memory(live: Live) -> None:
+    for make in (base_pages, huge_pages, mapped_in_parts):
+        with live.about(make.__name__):
+            for number, row in enumerate(product((_read_by_itself, _read_by_another), (False, True), (False, True))):
+                _expect_protected_of_two(live, make(live), row, number)
 
 
 @READ_ONLY_PINS.case(
@@ -213,6 +278,92 @@ def _expect_kept(live: Live, memory: Memory, *, written: bool, value: int) -> No
         memory.touch(value=NEWER)
         live.expect("frames of the page that is pinned, when it is written", frames, memory.frames())
         live.expect("what is read then", NEWER, memory.read())
+
+
+def _expect_protected_page(live: Live, readings: Sequence[Reading]) -> None:
+    rows = list(product(readings, (False, True), (False, True)))
+    # a copy of a gigantic page takes seconds
+    for number, row in enumerate(rows[1::5] if live.is_gigantic else rows):
+        _expect_protected_of_two(live, live.map(1), row, number)
+        live.expect_pool(nr=2, free=2)
+
+
+def _expect_protected_of_two(live: Live, memory: Memory, row: tuple[Reading, bool, bool], number: int) -> None:
+    """Expect of memory that parent and child have that it stays protected, since before the fork or after it."""
+    reading, by_child, before = row
+    _write_at_places(live, memory, OLD)
+    if before:
+        memory.protect(mmap.PROT_READ)
+    child = memory.seen_by(memory.actor.fork())
+    owner, other = (child, memory) if by_child else (memory, child)
+    if before:
+        other.protect(READ_WRITE)
+    with live.about(f"{reading.__name__.strip('_')}, of the child {by_child}, protected before the fork {before}"):
+        _expect_protected(live, owner, other, reading, number)
+    memory.actor.end()
+
+
+def _expect_protected(live: Live, owner: Memory, other: Memory, reading: Reading, number: int) -> None:
+    """Expect who may only read memory not to write it after it was read, and who may again to write its own alone."""
+    places = _places(live, owner)
+    read = places[number % len(places)]
+    owner.protect(mmap.PROT_READ)
+    live.expect(f"what is read at {read}", OLD, reading(live, owner, read))
+    for place in places:
+        address = owner.address + place
+        live.expect_signal(signal.SIGSEGV, owner.actor.write, address, NEWER, at=address)
+    _write_at_places(live, other, NEW)
+    live.expect("what both read", (OLD, NEW), _read_at_places(live, owner, other))
+    owner.protect(READ_WRITE)
+    _write_at_places(live, owner, NEWER)
+    live.expect("what both read, when it was written", (NEWER, NEW), _read_at_places(live, owner, other))
+
+
+def _places(live: Live, memory: Memory) -> tuple[int, ...]:
+    """Return where base pages of a page begin: the first two, one in the middle, and the last."""
+    return 0, live.base_page, memory.size // 2, memory.size - live.base_page
+
+
+def _write_at_places(live: Live, memory: Memory, value: int) -> None:
+    for place in _places(live, memory):
+        memory.actor.write(memory.address + place, value)
+
+
+def _read_at_places(live: Live, *memories: Memory) -> tuple[int | tuple[int, ...], ...]:
+    """Return what is read of each memory: the one value that it has at all places, or those that it has."""
+    each = [tuple(one.actor.read(one.address + place) for place in _places(live, one)) for one in memories]
+    return tuple(found[0] if len(set(found)) == 1 else found for found in each)
+
+
+def _read_by_itself(live: Live, memory: Memory, place: int) -> int:
+    return _read_by(live, memory.actor, memory, place)
+
+
+def _read_by_another(live: Live, memory: Memory, place: int) -> int:
+    reader = live.actor()
+    found = _read_by(live, reader, memory, place)
+    reader.end()
+    return found
+
+
+def _read_by(live: Live, reader: Actor, memory: Memory, place: int) -> int:
+    page = ordinary_memory(live, reader, 1)
+    local, remote = (live.host.uapi.pack("2Q", at, WORD) for at in (page.address, memory.address + place))
+    live.expect("bytes read", WORD, read_of_another(live, reader, memory.actor.pid, local, remote))
+    return page.read()
+
+
+def _carried_to_a_file(live: Live, memory: Memory, place: int) -> int:
+    call, length = memory.actor.call, live.base_page
+    file, page = open_for_direct_io(live, memory.actor), ordinary_memory(live, memory.actor, 1)
+    live.expect("bytes written", length, call("pwrite64", file, memory.address + place, length, 0))
+    live.expect("bytes read", length, call("pread64", file, page.address, length, 0))
+    return page.read()
+
+
+def _registered(live: Live, memory: Memory, place: int) -> int:
+    with Registry(live, memory.actor).registered(memory):
+        return memory.actor.read(memory.address + place)
 
 
 def _expect_copy(live: Live, shared: Memory, private: Memory, *, written: bool) -> None:

@@ -118,9 +118,14 @@ def expect_huge_zeroes(live: Live, memory: Memory, page: int) -> None:
 def mapped_in_parts(live: Live, pages: int = 1) -> Memory:
     """Return huge pages that are mapped as base pages."""
     memory = huge_pages(live, pages)
-    for page, prot in product(range(pages), (mmap.PROT_READ, READ_WRITE)):
-        memory.actor.call("mprotect", memory.at(page + 1) - live.base_page, live.base_page, prot)
+    map_in_parts(live, memory)
     return memory
+
+
+def map_in_parts(live: Live, memory: Memory) -> None:
+    """Have the huge pages of ``memory`` mapped as base pages."""
+    for page, prot in product(range(memory.pages), (mmap.PROT_READ, READ_WRITE)):
+        memory.actor.call("mprotect", memory.at(page + 1) - live.base_page, live.base_page, prot)
 
 
 def leave_dirt(live: Live) -> None:

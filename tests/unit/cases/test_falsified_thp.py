@@ -21,6 +21,8 @@ _WITHOUT_HUGE_PAGES = {
     "anything-done-to-all-sizes",
     "anything-done-to-private-memory",
     "anything-done-to-shared-memory",
+    "written-after-it-was-free",
+    "written-after-it-was-in-swap",
     "largest-that-fits",
     "allocated-behind-the-end",
     "blocks-made-again",

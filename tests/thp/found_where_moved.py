@@ -1,7 +1,8 @@
 """Pages that their process has moved to other addresses: who looks for all that map them finds them there.
 
-Who moves a page to another node, splits it or swaps it out takes it from all that map it (rmap_walk() in mm/rmap.c): by
-its place in its mapping it looks where that is, and from there on for each of its base pages.
+Who moves a page to another node, splits it or swaps it out takes it from all that map it, and who tells whether it is
+idle asks all of them (rmap_walk() in mm/rmap.c): by its place in its mapping it is found where that is, and there each
+of its base pages.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.fragmentation import expect_no_shortage
+from hugepage_qa.cases.idle_bitmap import DOC as IDLE_DOC
+from hugepage_qa.cases.idle_bitmap import IdleBitmap, let_uses_show
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -28,6 +31,8 @@ _WALK = "mm/page_vma_mapped.c page_vma_mapped_walk(); mm/rmap.c try_to_migrate_o
 _REMAPPED = "mremap(2); mm/mremap.c move_page_tables()"
 _SPLIT = "mm/huge_memory.c split_huge_pages_pid()"
 _PAGES = 3
+#: somebody may have a hold of a page for a moment, which is long on a busy machine
+_SECONDS = 60.0
 _HUGE = huge_pages, mapped_in_parts, shared_huge_pages
 _SHARED = shared_base_pages, shared_huge_pages
 
@@ -107,6 +112,18 @@ def moved_by_user_is_swapped_out(live: Live) -> None:
         _each(live, _moved_by_user(live, make), partial(_expect_swapped_out, is_shared=False))
 
 
+@FOUND.case(
+    "a huge page, private or shared, that mremap() has put anywhere in page tables, also across two of them, is idle no"
+    " longer when any of its base pages is used after it was marked so",
+    f"{IDLE_DOC}; {_REMAPPED}; mm/page_vma_mapped.c page_vma_mapped_walk(); mm/page_idle.c"
+    " page_idle_clear_pte_refs_one()",
+)
+def remapped_is_used(live: Live) -> None:
+    bitmap = IdleBitmap(live)
+    for make in _HUGE:
+        _each(live, _remapped(live, make), partial(_expect_uses_seen, bitmap=bitmap))
+
+
 def _each(live: Live, moved: Iterator[_Moved], expect: Callable[[Live, Memory], None]) -> None:
     """Expect something of all memory that was moved, and it to hold then what it held."""
     for memory, value, what in moved:
@@ -115,7 +132,7 @@ def _each(live: Live, moved: Iterator[_Moved], expect: Callable[[Live, Memory], 
             live.expect("words that changed", 0, memory.actor.check(memory.address, memory.length, WORD, value))
         memory.actor.end()
         if live.differences:
-            # each of the others would be waited for, too
+            # so it is with each of the others, which would be waited for, too
             break
 
 
@@ -176,11 +193,14 @@ def _expect_moves(live: Live, memory: Memory) -> None:
         ("migrate_pages()", first, partial(migrate, memory.actor, second, first)),
     )
     for name, node, move in ways:
-        live.host.wait_until(partial(_is_on, memory, node, move))
+        live.host.wait_until(partial(_is_on, memory, node, move), _SECONDS)
         found = memory.numa_maps().nodes
         if found.keys() != {node}:
             expect_no_shortage(live, pmd_size(live), _PAGES, node)
-        live.expect(f"base pages of each node after {name}", {node: memory.length // live.base_page}, found)
+        wanted = {node: memory.length // live.base_page}
+        if found != wanted:
+            # each of the others would be waited for, too
+            live.fail(f"base pages of each node after {name}", wanted, found)
 
 
 def _is_on(memory: Memory, node: int, move: Callable[[], object]) -> bool:
@@ -192,7 +212,7 @@ def _is_on(memory: Memory, node: int, move: Callable[[], object]) -> bool:
 def _move_pages(live: Live, memory: Memory, node: int) -> None:
     """Have move_pages(2) move all of it: named by each base page, of huge pages by the last one alone."""
     places = range(memory.address, memory.address + memory.length, live.base_page)
-    if memory.size > live.base_page and len(places) > 1:
+    if memory.size > live.base_page:
         whole = [memory.at(page + 1) - live.base_page for page in range(memory.pages)]
         pages_told(memory.actor, whole, [node] * len(whole))
     if memory.numa_maps().nodes.keys() != {node}:
@@ -209,6 +229,17 @@ def _expect_swapped_out(live: Live, memory: Memory, *, is_shared: bool) -> None:
         page_all_out(live, memory)
     else:
         swap_out(live, memory, memory.length)
+
+
+def _expect_uses_seen(live: Live, memory: Memory, *, bitmap: IdleBitmap) -> None:
+    page, base = memory.part(1), live.base_page
+    # the first and the last base page, and those on both sides of where page tables meet
+    border = -page.address % page.size
+    for offset in sorted({0, max(border - base, 0), border, page.size - base}):
+        first = bitmap.mark_huge(page)
+        let_uses_show(page)
+        page.actor.read(page.address + offset)
+        live.expect(f"whether it is idle when byte {offset} was read", 0, bitmap.is_idle(first))
 
 
 class ThpFoundWhereMoved(LiveTest):

@@ -19,7 +19,6 @@ from hugepage_qa.cases.thp_memory import (
     mapped_huge,
     need_blocks,
     pmd_size,
-    read_counters,
     room_for,
     shared_base_pages,
     shared_huge_pages,
@@ -29,7 +28,6 @@ from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MAP_FIXED, MLOCK_ONFAULT
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
-from hugepage_qa.version import KernelVersion
 
 LOCKED_PAGES = Area("thp/locked-pages", sizes=Sizes.ONCE)
 
@@ -37,14 +35,8 @@ DOC = "Documentation/mm/unevictable-lru.rst Mlocked Pages; Documentation/filesys
 _HUGE = (huge_pages, shared_huge_pages)
 _KINDS = (*_HUGE, base_pages, shared_base_pages)
 _PAGES = 2
-_COUNTERS = "Mlocked", "Unevictable"
 #: of /proc/vmstat
-_RESCUED, _MLOCKED = "unevictable_pgs_rescued", "unevictable_pgs_mlocked"
-_MUNLOCKED, _STRANDED = "unevictable_pgs_munlocked", "unevictable_pgs_stranded"
-#: what is on no list in that moment, such as base pages that their CPU has yet to put there, counts as stranded
-_UNLOCKED = f"{_MUNLOCKED} and {_STRANDED} together"
-#: 07ca76067308: before, base pages of one process are unlocked on a shorter way, which counts none
-_ALL_UNLOCKED_COUNT = KernelVersion(5, 18)
+_RESCUED, _MLOCKED, _MUNLOCKED = (f"unevictable_pgs_{name}" for name in ("rescued", "mlocked", "munlocked"))
 _PMD_SIZED = "huge pages"
 
 #: a way to lock memory, or to unlock it, and what it is called
@@ -102,8 +94,8 @@ def pages_that_are_there(live: Live) -> None:
 
 @LOCKED_PAGES.case(
     "Mlocked counts base pages, huge pages and those of shared memory when they are locked, all of their bytes, and no"
-    " more when they are unlocked, in whichever way, or unmapped; so does Unevictable huge pages; each of their base"
-    " pages is once an event of vmstat, locked and unlocked",
+    " more when they are unlocked, in whichever way, or unmapped; so does Unevictable huge pages, of which each base page"
+    " counts once in unevictable_pgs_mlocked, and in unevictable_pgs_munlocked",
     f"{DOC}; mm/mlock.c mlock_folio(), munlock_folio()",
 )
 def counted(live: Live) -> None:
@@ -112,51 +104,39 @@ def counted(live: Live) -> None:
     length = _PAGES * pmd_size(live)
 
     every = length // live.base_page
+    leaving: tuple[tuple[str, Callable[[Memory], object]], ...] = (
+        ("munlock()", _unlock),
+        ("munlockall()", lambda memory: memory.actor.call("munlockall")),
+        ("munmap()", Memory.unmap),
+    )
+
+    def settled(act: Callable[[Memory], object], memory: Memory) -> None:
+        act(memory)
+        _settle(live)
+
+    def locked(make: Callable[[Live, int], Memory]) -> Memory:
+        memory = make(live, _PAGES)
+        settled(_lock, memory)
+        return memory
 
     for make in _KINDS:
-        # base pages that were taken off their list, be it to compact, are on none until their CPU puts them there
-        counters = _COUNTERS if make in _HUGE else _COUNTERS[:1]
-        rise = dict.fromkeys(counters, length) | {_MLOCKED: every, _UNLOCKED: 0}
-        fall = dict.fromkeys(counters, -length) | _events_of_unlocking(live, every, is_huge=make in _HUGE)
+        rise, fall = {"Mlocked": length}, {"Mlocked": -length}
+        if make in _HUGE:
+            # base pages that were taken off their list, be it to compact, are on none until their CPU puts them there,
+            # and those that are moved for it are unlocked where they were and locked where they are
+            rise |= {"Unevictable": length, _MLOCKED: every, _MUNLOCKED: 0}
+            fall |= {"Unevictable": -length, _MLOCKED: 0, _MUNLOCKED: every}
         with live.about(make.__name__):
-            expect_change(live, rise, partial(make, live, _PAGES), partial(_settled, live, _lock), _with_unlocked)
-        for name, unlock in _LEAVING:
+            expect_change(live, rise, partial(make, live, _PAGES), partial(settled, _lock))
+        for name, leave in leaving:
             with live.about(f"{make.__name__}, {name}"):
-                locked = partial(_prepared_and_done, live, partial(make, live, _PAGES), _lock)
-                expect_change(live, fall, locked, partial(_settled, live, unlock), _with_unlocked)
-
-
-def _prepared_and_done(live: Live, prepare: Callable[[], Memory], act: Callable[[Memory], object]) -> Memory:
-    memory = prepare()
-    _settled(live, act, memory)
-    return memory
-
-
-def _settled(live: Live, act: Callable[[Memory], object], memory: Memory) -> None:
-    act(memory)
-    _settle(live)
-
-
-def _events_of_unlocking(live: Live, pages: int, *, is_huge: bool) -> dict[str, int]:
-    """Return how vmstat is to count so many base pages that are unlocked, be they those of huge pages."""
-    events = {_MLOCKED: 0}
-    if is_huge:
-        # they are on a list, and not for their CPU to put there
-        events |= {_MUNLOCKED: pages}
-    if is_huge or live.kernel_version >= _ALL_UNLOCKED_COUNT:
-        events |= {_UNLOCKED: pages}
-    return events
-
-
-def _with_unlocked(live: Live) -> dict[str, int]:
-    counters = read_counters(live)
-    return counters | {_UNLOCKED: counters[_MUNLOCKED] + counters[_STRANDED]}
+                expect_change(live, fall, partial(locked, make), partial(settled, leave))
 
 
 @LOCKED_PAGES.case(
     "pages that come into locked memory, huge ones, smaller ones and base pages, are counted as locked, all their base"
     " pages, once, by Mlocked and unevictable_pgs_mlocked: when what is locked on fault is written, when it is locked"
-    " and none of it was there, and when it is mapped locked; as unlocked they are counted alike",
+    " and none of it was there, and when it is mapped locked",
     f"{DOC}; mlock2(2) MLOCK_ONFAULT; mmap(2) MAP_LOCKED; mm/mlock.c mlock_new_folio()",
 )
 def counted_when_they_come(live: Live) -> None:
@@ -170,20 +150,14 @@ def counted_when_they_come(live: Live) -> None:
         for way, prepare, act in ways:
             with live.about(f"{kind}, {way}"):
                 length = pages * pmd_size(live)
-                rise = {"Mlocked": length, _MLOCKED: length // live.base_page, _UNLOCKED: 0}
+                events = {_MLOCKED: length // live.base_page, _MUNLOCKED: 0}
+                rise = {"Mlocked": length, **events}
                 blocks = pages if kind == _PMD_SIZED else 0
-                prepared = partial(_with_blocks, live, blocks, prepare, pages)
-                memory = expect_change(live, rise, prepared, act, _with_unlocked)
+                memory = expect_change(live, rise, partial(_with_blocks, live, blocks, prepare, pages), act)
                 if kind == _PMD_SIZED and mapped_huge(memory) < length:
                     need_blocks(live, memory)
                 live.expect("huge pages", length if kind == _PMD_SIZED else 0, mapped_huge(memory))
             memory.actor.end()
-        with live.about(f"{kind}, unlocked"):
-            every = length // live.base_page
-            fall = {"Mlocked": -length} | _events_of_unlocking(live, every, is_huge=kind == _PMD_SIZED)
-            came = partial(_prepared_and_done, live, prepared, act)
-            memory = expect_change(live, fall, came, partial(_settled, live, _unlock), _with_unlocked)
-        memory.actor.end()
 
 
 def _kinds_that_come(live: Live) -> Iterator[tuple[str, int]]:
@@ -342,13 +316,6 @@ def _lock(memory: Memory) -> None:
 
 def _unlock(memory: Memory) -> None:
     memory.actor.call("munlock", memory.address, memory.length)
-
-
-_LEAVING: tuple[tuple[str, Callable[[Memory], object]], ...] = (
-    ("munlock()", _unlock),
-    ("munlockall()", lambda memory: memory.actor.call("munlockall")),
-    ("munmap()", Memory.unmap),
-)
 
 
 def _settle(live: Live) -> None:

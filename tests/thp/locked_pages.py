@@ -94,15 +94,14 @@ def pages_that_are_there(live: Live) -> None:
 
 @LOCKED_PAGES.case(
     "Mlocked counts base pages, huge pages and those of shared memory when they are locked, all of their bytes, and no"
-    " more when they are unlocked, in whichever way, or unmapped; so does Unevictable huge pages, of which each base page"
-    " counts once in unevictable_pgs_mlocked, and in unevictable_pgs_munlocked",
+    " more when they are unlocked, in whichever way, or unmapped; so does Unevictable huge pages, of which all base"
+    " pages are events, unevictable_pgs_mlocked and unevictable_pgs_munlocked, once",
     f"{DOC}; mm/mlock.c mlock_folio(), munlock_folio()",
 )
 def counted(live: Live) -> None:
     let_rest(live)
     let_only_pmd_inherit(live)
     length = _PAGES * pmd_size(live)
-
     every = length // live.base_page
     leaving: tuple[tuple[str, Callable[[Memory], object]], ...] = (
         ("munlock()", _unlock),

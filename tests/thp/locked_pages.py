@@ -118,6 +118,8 @@ def counted(live: Live) -> None:
         settled(_lock, memory)
         return memory
 
+    # locked base pages of others may be moved, too
+    expect = partial(expect_change, live, on_others=_settle)
     for make in _KINDS:
         rise, fall = {"Mlocked": length}, {"Mlocked": -length}
         if make in _HUGE:
@@ -126,10 +128,10 @@ def counted(live: Live) -> None:
             rise |= {"Unevictable": length, _MLOCKED: every, _MUNLOCKED: 0}
             fall |= {"Unevictable": -length, _MLOCKED: 0, _MUNLOCKED: every}
         with live.about(make.__name__):
-            expect_change(live, rise, partial(make, live, _PAGES), partial(settled, _lock))
+            expect(rise, partial(make, live, _PAGES), partial(settled, _lock))
         for name, leave in leaving:
             with live.about(f"{make.__name__}, {name}"):
-                expect_change(live, fall, partial(locked, make), partial(settled, leave))
+                expect(fall, partial(locked, make), partial(settled, leave))
 
 
 @LOCKED_PAGES.case(

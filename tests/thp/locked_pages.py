@@ -35,9 +35,8 @@ DOC = "Documentation/mm/unevictable-lru.rst Mlocked Pages; Documentation/filesys
 _HUGE = (huge_pages, shared_huge_pages)
 _KINDS = (*_HUGE, base_pages, shared_base_pages)
 _PAGES = 2
-_COUNTERS = "Mlocked", "Unevictable"
 #: of /proc/vmstat
-_RESCUED = "unevictable_pgs_rescued"
+_RESCUED, _MLOCKED, _MUNLOCKED = (f"unevictable_pgs_{name}" for name in ("rescued", "mlocked", "munlocked"))
 _PMD_SIZED = "huge pages"
 
 #: a way to lock memory, or to unlock it, and what it is called
@@ -95,33 +94,44 @@ def pages_that_are_there(live: Live) -> None:
 
 @LOCKED_PAGES.case(
     "Mlocked counts base pages, huge pages and those of shared memory when they are locked, all of their bytes, and no"
-    " more when they are unlocked; so does Unevictable huge pages",
+    " more when they are unlocked, in whichever way, or unmapped; so does Unevictable huge pages, of which all base"
+    " pages are events, unevictable_pgs_mlocked and unevictable_pgs_munlocked, once",
     f"{DOC}; mm/mlock.c mlock_folio(), munlock_folio()",
 )
 def counted(live: Live) -> None:
     let_rest(live)
     let_only_pmd_inherit(live)
     length = _PAGES * pmd_size(live)
+    every = length // live.base_page
+    leaving: tuple[tuple[str, Callable[[Memory], object]], ...] = (
+        ("munlock()", _unlock),
+        ("munlockall()", lambda memory: memory.actor.call("munlockall")),
+        ("munmap()", Memory.unmap),
+    )
 
-    def lock(memory: Memory) -> None:
-        _lock(memory)
-        _settle(live)
-
-    def unlock(memory: Memory) -> None:
-        _unlock(memory)
+    def settled(act: Callable[[Memory], object], memory: Memory) -> None:
+        act(memory)
         _settle(live)
 
     def locked(make: Callable[[Live, int], Memory]) -> Memory:
         memory = make(live, _PAGES)
-        lock(memory)
+        settled(_lock, memory)
         return memory
 
+    # locked base pages of others may be moved, too
+    expect = partial(expect_change, live, on_others=_settle)
     for make in _KINDS:
+        rise, fall = {"Mlocked": length}, {"Mlocked": -length}
+        if make in _HUGE:
+            # base pages that were taken off their list, be it to compact, are on none until their CPU puts them there,
+            # and those that are moved for it are unlocked where they were and locked where they are
+            rise |= {"Unevictable": length, _MLOCKED: every, _MUNLOCKED: 0}
+            fall |= {"Unevictable": -length, _MLOCKED: 0, _MUNLOCKED: every}
         with live.about(make.__name__):
-            # base pages that were taken off their list, be it to compact, are on none until their CPU puts them there
-            counters = _COUNTERS if make in _HUGE else _COUNTERS[:1]
-            expect_change(live, dict.fromkeys(counters, length), partial(make, live, _PAGES), lock)
-            expect_change(live, dict.fromkeys(counters, -length), partial(locked, make), unlock)
+            expect(rise, partial(make, live, _PAGES), partial(settled, _lock))
+        for name, leave in leaving:
+            with live.about(f"{make.__name__}, {name}"):
+                expect(fall, partial(locked, make), partial(settled, leave))
 
 
 @LOCKED_PAGES.case(
@@ -141,7 +151,7 @@ def counted_when_they_come(live: Live) -> None:
         for way, prepare, act in ways:
             with live.about(f"{kind}, {way}"):
                 length = pages * pmd_size(live)
-                events = {"unevictable_pgs_mlocked": length // live.base_page, "unevictable_pgs_munlocked": 0}
+                events = {_MLOCKED: length // live.base_page, _MUNLOCKED: 0}
                 rise = {"Mlocked": length, **events}
                 blocks = pages if kind == _PMD_SIZED else 0
                 memory = expect_change(live, rise, partial(_with_blocks, live, blocks, prepare, pages), act)

@@ -163,7 +163,7 @@ def file_in_swap_filled(live: Live) -> None:
 @FILLED.case(
     "private memory of a file of a tmpfs is filled by UFFDIO_COPY whatever the file has there, and once, EEXIST: what"
     " the file has stays as it was, and so does the room of the mount",
-    f"{FILE_DOC}; mm/userfaultfd.c mfill_atomic_pte(); ioctl_userfaultfd(2) EEXIST",
+    f"{FILE_DOC}; mm/userfaultfd.c mfill_atomic_install_pte(); ioctl_userfaultfd(2) EEXIST",
 )
 def private_memory_of_a_file(live: Live) -> None:
     let_only_pmd_inherit(live)

@@ -45,7 +45,8 @@ def room_behind_a_held_end(live: Live) -> None:
     let_only_pmd_inherit(live)
     size, page = pmd_size(live), live.base_page
     point = live.mount_other(f"huge=always,size={size},mode=0700", "tmpfs")
-    for offset, times in product((0, size // 2, size, 2 * size - 2 * page), (1, 3)):
+    # of a file that ends a page before its huge page does Linux 6.1 keeps that, by a number that is one too small
+    for offset, times in product((0, size // 2, size, 2 * size - 3 * page), (1, 3)):
         last = offset // page * page
         # the first page of the huge page, and the last one of the file
         for place in sorted({offset // size * size, last}):

@@ -98,7 +98,8 @@ def _punched(file: HugeFile, start: int, length: int) -> int:
 
 @FALLOCATED_ENDS.case(
     "an allocation that finds no room for all, from whichever page on, with FALLOC_FL_KEEP_SIZE or not, has nothing"
-    " kept behind the end of a file, nor more than an earlier one has: of a huge page that is split then all else is free",
+    " kept behind the end of a file, nor more than an earlier one has: of a huge page that is split then all else is"
+    " free",
     "fallocate(2) ENOSPC, FALLOC_FL_KEEP_SIZE; mm/shmem.c shmem_fallocate(), undo_fallocend, since d144bf620534",
     since="5.15",
 )

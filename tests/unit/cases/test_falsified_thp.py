@@ -49,6 +49,9 @@ _WITHOUT_HUGE_PAGES = {
     "refused-arguments",
     "reserve-of-free-memory",
     "room-behind-the-end",
+    "room-behind-a-held-end",
+    "held-file-among-others",
+    "failed-behind-the-end",
     "shared-memory-filled-by-others",
     "size-that-is-shown",
     # how long files are, and what of them is mapped, in huge pages or not

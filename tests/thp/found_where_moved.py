@@ -238,7 +238,8 @@ def _expect_uses_seen(live: Live, memory: Memory, *, bitmap: IdleBitmap) -> None
     for offset in sorted({0, max(border - base, 0), border, page.size - base}):
         first = bitmap.mark_huge(page)
         let_uses_show(page)
-        page.actor.read(page.address + offset)
+        found = page.actor.read(page.address + offset)
+        live.expect(f"the word that was read at {offset}", 1 + page.size + offset, found)
         live.expect(f"whether it is idle when byte {offset} was read", 0, bitmap.is_idle(first))
 
 

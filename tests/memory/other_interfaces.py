@@ -277,7 +277,7 @@ def _expect_counted(live: Live, memory: Memory, reader: Actor, fork: Callable[[M
 @INTERFACES.case(
     "kpagecgroup shows of each part of a page, huge or not, shared or not, the group of the process that touched it"
     " first, wherever that process goes, who else has the page, and where it moves; of a copy that of who wrote; and"
-    " the group above where that group is gone",
+    " the closest group above that is there where that group is gone, and the one above it, too",
     GROUP_DOC,
     since="4.5",
     sizes=Sizes.ONCE,

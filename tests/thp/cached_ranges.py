@@ -4,17 +4,18 @@ import errno
 import mmap
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import KnownFile
-from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.frames import unwritten_places
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, runs
+from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.swapped import need_swap, parts_out
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
@@ -23,7 +24,7 @@ from hugepage_qa.cases.thp_memory import (
     mount_tmpfs,
     pmd_size,
 )
-from hugepage_qa.kernel.uapi import MADV_WILLNEED, MS_ASYNC, MS_INVALIDATE, MS_SYNC
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_WILLNEED, MS_ASYNC, MS_INVALIDATE, MS_SYNC
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
@@ -219,6 +220,71 @@ def _cached(live: Live, actor: Actor, address: int, pages: range) -> set[int]:
     start, length = address + pages.start * live.base_page, len(pages) * live.base_page
     vector = actor.call_with_buffers("mincore", start, length, bytes(len(pages)))[1][0]
     return {page for page, state in zip(pages, vector, strict=True) if state & 1}
+
+
+@CACHED.case(
+    "mincore(2) tells of no page that fallocate(2) gave to a file of a tmpfs, behind its end too, and that nobody has"
+    " filled, read(2) or not, wherever in a huge page; and of each one that was written or touched, with which all of a"
+    " huge page is",
+    "mincore(2); fallocate(2); mm/mincore.c mincore_page(); mm/shmem.c shmem_fallocate(), shmem_get_folio_gfp(),"
+    " shmem_write_end()",
+    since="5.15",  # 050dcb5c85bb: before, a huge page was filled as soon as two pages of it were allocated
+)
+def allocated_and_not_filled(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    base, size = live.base_page, pmd_size(live)
+    allocated = (0, size), (0, 3 * size), (5 * base, 3 * base), (size - base, 2 * base), (2 * size + base + WORD, 1)
+    for huge, (start, length), behind in product(("always", "never"), allocated, (False, True)):
+        with live.about(f"huge={huge}, {length} bytes from {start} on{', behind the end' if behind else ''}"):
+            _expect_filled_alone(live, huge, start, length, behind=behind)
+
+
+def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behind: bool) -> None:
+    """Expect mincore(2) to tell of what is filled alone of a file that ``length`` bytes from ``start`` were given."""
+    base, size, actor = live.base_page, pmd_size(live), live.actor()
+    with_blocks(live, size, 4 if huge == "always" else 0)
+    descriptor = live.open(actor, f"{mount_tmpfs(live, huge)}/file")
+    memory = map_start(live, actor, descriptor, 3)
+    actor.call("ftruncate", descriptor, 0 if behind else memory.length)
+    actor.call("fallocate", descriptor, FALLOC_FL_KEEP_SIZE, start, length)
+    filled = set[int]()
+
+    def expect(what: str) -> None:
+        wanted = runs(filled)
+
+        def told() -> list[range]:
+            return base_pages_in_memory(live, memory)
+
+        # while a page moves it is not told of
+        found = live.host.last_look(told, wanted.__eq__)
+        if found != wanted:
+            if huge == "always":
+                expect_no_node_short(live, size, 3)
+            # each of the others would be waited for as long
+            live.fail(f"base pages in memory, {what}", wanted, found)
+
+    expect("allocated")
+    actor.call("ftruncate", descriptor, memory.length)
+    expect("in the file")
+    buffer = actor.mmap(size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for offset in range(0, memory.length, size):
+        live.expect("bytes read", size, actor.call("pread64", descriptor, buffer, size, offset))
+        live.expect("words read that are not zero", 0, actor.nonzero(buffer, size))
+    expect("read")
+    last = start + length - 1
+    acts: tuple[tuple[str, int, int, Callable[[int], int]], ...] = (
+        ("written", last, 1, lambda at: actor.call("pwrite64", descriptor, b"x", 1, at)),
+        ("touched", start, 0, lambda at: actor.read(memory.address + at // base * base)),
+    )
+    for what, at, result, act in acts:
+        live.expect(f"whether any page is mapped before one is {what}", False, memory.smaps().rss > 0)
+        live.expect(f"what comes of the page that is {what}", result, act(at))
+        unit = size if huge == "always" else base
+        filled |= set(range(at // unit * unit // base, (at // unit + 1) * unit // base))
+        expect(what)
+    live.expect("whether any page is mapped that was touched", True, memory.smaps().rss > 0)
+    actor.end()
 
 
 @CACHED.case(

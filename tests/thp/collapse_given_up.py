@@ -11,6 +11,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -204,6 +205,74 @@ def _expect_still_protected(live: Live, part: range, every: int, asks: _Asks, *,
     watched.actor.write(watched.address + part[-1] * base, 1)
     live.expect("what is read elsewhere", 1, other.actor.read(other.address + part[-1] * base))
     other.actor.end()
+    file.actor.end()
+
+
+@GIVEN_UP.case(
+    "MADV_COLLAPSE fills no hole of a file, wherever in it, for which a userfaultfd waits, in the mapping that asks, in"
+    " another one, in that of another process, or in one of the hole alone: it is refused, a touch of the hole is the"
+    " program's to handle, and when it has filled the hole the file is huge",
+    "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_REGISTER_MODE_MISSING; madvise(2) MADV_COLLAPSE;"
+    " mm/khugepaged.c collapse_file()",
+    since="6.4",
+)
+def holes_that_are_watched(live: Live) -> None:
+    _have_khugepaged_rest(live)
+    every = pmd_size(live) // live.base_page
+    holes = range(1), range(3, 5), range(every // 2, every), range(every - 1, every), range(1, every)
+    for hole, watches in product(holes, _Watches):
+        with live.about(f"hole of base pages {hole.start} to {hole.stop}, watched in {watches.value}"):
+            _expect_hole_kept(live, hole, every, watches)
+
+
+class _Watches(Enum):
+    """Where a userfaultfd waits for a hole."""
+
+    ASKS = "the mapping that asks"
+    OTHER = "another mapping"
+    PROCESS = "another process"
+    HOLE = "a mapping of the hole alone"
+
+
+def _expect_hole_kept(live: Live, hole: range, every: int, watches: _Watches) -> None:
+    base = live.base_page
+    filled = [number for number in range(every) if number not in hole]
+    point, file, memory = _file_of_base_pages(live, filled, room=every)
+    watched, first = memory, 0
+    match watches:
+        case _Watches.OTHER:
+            watched = _mapped_again(live, file, mmap.MAP_SHARED, 0)
+        case _Watches.PROCESS:
+            watched = memory.seen_by(memory.actor.fork())
+        case _Watches.HOLE:
+            first = hole.start
+            address = file.actor.mmap(len(hole) * base, READ_WRITE, mmap.MAP_SHARED, file.descriptor, first * base)
+            watched = Memory(live, file.actor, address, 1, len(hole) * base)
+        case _Watches.ASKS:
+            pass
+    fault = Userfault(watched, Mode.MISSING, Feature.MISSING_SHMEM)
+    before = _found(live, point, file, filled[:1])
+    for _time in range(2):
+        found = live.host.last_look(
+            lambda: -memory.actor.result("madvise", memory.address, memory.size, MADV_COLLAPSE),
+            lambda number: number != errno.EAGAIN,
+        )
+        if found == errno.ENOMEM:
+            expect_no_shortage(live, memory.size, 1)
+        if not found:
+            live.fail("errno of MADV_COLLAPSE", "one: it is refused", "none: it is done")
+        live.expect("st_blocks, free blocks and data of the file", before, _found(live, point, file, filled[:1]))
+    for number in {hole[0], hole[-1]}:
+        live.expect_signal(signal.SIGBUS, watched.actor.read, watched.address + (number - first) * base)
+    source = map_aligned(live, 1, memory.size, actor=watched.actor)
+    source.fill()
+    start = Memory(live, watched.actor, source.address + first * base, 1, watched.size)
+    copied = fault.copy(start, offset=(hole.start - first) * base, length=len(hole) * base)
+    live.expect("bytes copied", len(hole) * base, copied)
+    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    live.expect("ShmemPmdMapped when the hole is filled", memory.size, memory.smaps().shmem_pmd_mapped)
+    memory.expect_filled()
+    watched.actor.end()
     file.actor.end()
 
 

@@ -69,8 +69,10 @@ _UNLOCKING: tuple[_Way, ...] = (
 
 @LOCKED_PAGES.case(
     "pages that are there are locked and unevictable, all of them, when their memory is locked in whichever way, and no"
-    " more when it is unlocked: huge pages and base pages, private and shared; those of another mapping are not",
-    f"{DOC}; mm/mlock.c mlock_pte_range(), mlock_folio(), munlock_folio()",
+    " more when it is unlocked: huge pages and base pages, private and shared; those of another mapping are not; while"
+    " they are, numa_maps tells of none that is not active",
+    f"{DOC}; numa(7) active; mm/mlock.c mlock_pte_range(), mlock_folio(), munlock_folio(); fs/proc/task_mmu.c"
+    " gather_stats()",
 )
 def pages_that_are_there(live: Live) -> None:
     let_rest(live)
@@ -338,6 +340,24 @@ def _expect_pages(live: Live, what: str, memory: Memory, locked: int) -> None:
     frames = [entries[page * count + place] & FRAME for page in range(memory.pages) for place in wanted]
     found = {hex(flags & (MLOCKED | UNEVICTABLE)) for flags in kpageflags(live, memory.actor, frames)}
     live.expect(f"MLOCKED and UNEVICTABLE of base pages {what}", {hex(locked)}, found)
+    if locked & UNEVICTABLE and "numa_maps" in live.host.names("proc/self"):
+        _expect_active(live, what, memory)
+
+
+def _expect_active(live: Live, what: str, memory: Memory) -> None:
+    """Expect numa_maps to tell of no page that may be removed from memory: active= is shown where there are some."""
+
+    def counted() -> int | None:
+        active = memory.numa_maps().counts.get("active")
+        if active is not None:
+            # of base pages those that somebody has taken off their list, or that no list has yet
+            _settle(live)
+        return active
+
+    found = live.host.last_look(counted, lambda active: active is None)
+    if found is not None:
+        # each of the others would be waited for as long
+        live.fail(f"active= of pages {what}", "none: all are", found)
 
 
 class ThpLockedPages(LiveTest):

@@ -6,17 +6,27 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, page_out, swap_out, swap_to_a_device, swapped
-from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, pmd_size
+from hugepage_qa.cases.swapped import (
+    need_swap,
+    only_swap,
+    page_all_out,
+    page_out,
+    parts_out,
+    swap_out,
+    swap_to_a_device,
+    swapped,
+)
+from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -207,6 +217,73 @@ def out_and_back(live: Live) -> None:
                 page_all_out(live, memory)
                 come_back()
         memory.actor.end()
+
+
+@SWAPPED_PARTS.case(
+    "smaps shows as Swap of each mapping of a file of a tmpfs what is in swap of the part that it maps alone, wherever"
+    " it begins and ends, behind the end of the file too, whether it is shared and may be written or not",
+    "Documentation/filesystems/proc.rst Swap; mm/shmem.c shmem_swap_usage(), shmem_partial_swap_usage();"
+    " fs/proc/task_mmu.c smap_gather_stats(), smaps_pte_hole()",
+    since=SINCE,
+)
+def swap_of_each_mapping(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, _PAGES * pmd_size(live))
+    let_only_pmd_inherit(live)
+    for huge in ("never", "always"):
+        with live.about(f"huge={huge}"):
+            _expect_swap_of_each(live, huge)
+
+
+def _expect_swap_of_each(live: Live, huge: str) -> None:
+    """Expect smaps to show of each mapping the swap of its part: of all of a file, and of what is left of it there."""
+    _point, file, memory = _filled_file(live, huge)
+    # what was swapped out as a whole is in swap as such
+    unit = pmd_size(live) if huge == "always" else live.base_page
+    mappings = _mapped_in_parts(live, file, memory.length, unit)
+
+    def is_out() -> bool:
+        if parts_out(live, memory, [(0, memory.length)], lambda: swapped(memory) == memory.length):
+            return True
+        # what is not mapped any more, and not in swap either, is passed over
+        memory.expect_filled()
+        return False
+
+    live.host.wait_until(is_out)
+    # what is read comes back: of a large part of swap more than that may
+    for back in (0, memory.length // 4, memory.length // 2 + unit) if huge == "never" else (0,):
+
+        def wrong(back: int = back) -> list[tuple[str, int, int]]:
+            live.expect("words that changed", 0, memory.wrong(0, back))
+            found = (
+                (what, max(min(end, memory.length) - max(start, back), 0), swapped(mapping))
+                for what, start, end, mapping in mappings
+            )
+            return [(what, wanted, now) for what, wanted, now in found if wanted != now]
+
+        found = live.host.last_look(wrong, lambda found: not found)
+        if found:
+            # each of the others would be waited for as long
+            live.fail(f"what mappings have in swap and smaps shows, {back} bytes brought back", [], found)
+    memory.actor.end()
+
+
+def _mapped_in_parts(live: Live, file: HugeFile, whole: int, unit: int) -> list[tuple[str, int, int, Memory]]:
+    """Map ``whole`` bytes of a file and parts of them, in units; return of each what it is, its start, end, memory."""
+    half, mappings = whole // 2, list[tuple[str, int, int, Memory]]()
+    parts = (
+        *((0, whole), (0, 2 * whole), (0, half), (0, unit), (0, whole - unit)),
+        *((half, whole), (half, half + whole), (unit, whole), (unit, whole + unit), (half - unit, half + unit)),
+        *((whole - unit, whole), (whole - unit, 2 * whole), (whole, 2 * whole)),
+    )
+    for (start, end), shared, prot in product(parts, (True, False), (mmap.PROT_READ, READ_WRITE)):
+        # apart from each other: two that meet would be one
+        address = room_for(file.actor, -(-(end - start) // pmd_size(live)), pmd_size(live))
+        flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | MAP_FIXED
+        file.actor.mmap(end - start, prot, flags, file.descriptor, start, address)
+        what = f"bytes {start} to {end}, {'shared' if shared else 'private'}, {'r' if prot == mmap.PROT_READ else 'rw'}"
+        mappings.append((what, start, end, Memory(live, file.actor, address, 1, end - start)))
+    return mappings
 
 
 @SWAPPED_PARTS.case(

@@ -58,9 +58,10 @@ def expect_group(live: Live, page: Memory, group: ControlGroup | None, *, huge: 
 def expect_groups_to_pay(live: Live, kind: Kind, outer: ControlGroup) -> None:
     """Expect the group of the process that touches a page first to pay, whatever becomes of the process and the page.
 
-    When that group is gone the one above it is shown.
+    When that group is gone the one above it is shown, and when that is, too, the one above both.
     """
-    first, second = outer.child("first"), outer.child("second")
+    above, second = outer.child("above"), outer.child("second")
+    first = above.child("first")
     actor = first.actor()
     page, other = kind.map(live, actor), kind.map(live, actor)
     kind.fill(live, page)
@@ -86,11 +87,12 @@ def expect_groups_to_pay(live: Live, kind: Kind, outer: ControlGroup) -> None:
             (frame,) = written.frames()
             live.expect("group of the copy", _inode(live, second), kpagecgroup(live, actor, [frame])[0])
     child.actor.end()
-    first.remove()
-    first.wait_until_offline()
-    with live.about("the first group is gone"):
-        expect_group(live, page, outer, huge=kind.huge)
-        expect_group(live, other, second, huge=kind.huge)
+    for gone, name, left in ((first, "the first group", above), (above, "the group above it, too,", outer)):
+        gone.remove()
+        gone.wait_until_offline()
+        with live.about(f"{name} is gone"):
+            expect_group(live, page, left, huge=kind.huge)
+            expect_group(live, other, second, huge=kind.huge)
     actor.end()
     second.remove()
 

@@ -38,6 +38,17 @@ def in_memory(live: Live, memory: Memory) -> tuple[int, ...]:
     return tuple(there)
 
 
+def base_pages_in_memory(live: Live, memory: Memory) -> list[range]:
+    """Return the base pages that are in memory, touched by who asks or not."""
+    there = set[int]()
+    for first in range(0, memory.length // live.base_page, _ASKED):
+        asked = min(memory.length // live.base_page - first, _ASKED)
+        address, length = memory.address + first * live.base_page, asked * live.base_page
+        states = memory.actor.call_with_buffers("mincore", address, length, bytes(asked))[1][0]
+        there |= {page for page, state in enumerate(states, first) if state & 1}
+    return runs(there)
+
+
 def ranges_about(count: int) -> list[range]:
     """Return ranges of base pages, the first of a huge page of ``count`` being 0: of it, before it and behind it."""
     ends = -1, 0, 1, count // 2, count // 2 + 1, count - 1, count, count + 1

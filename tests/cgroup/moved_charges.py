@@ -81,7 +81,7 @@ def moved(live: Live) -> None:
 @MOVED_CHARGES.case(
     "huge pages of shared memory that move with who maps them are in the statistics of the new group with all that they"
     " have, as cache, shared memory and mapped memory, and in those of the old one no more",
-    f"{MOVED}, mem_cgroup_move_account()",
+    MOVED,
     until=NEVER_SINCE,
 )
 def shared_memory_moved(live: Live) -> None:

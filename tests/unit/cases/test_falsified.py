@@ -44,6 +44,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     "faults-of-the-kernel-on-transparent-pages": ("call ioctl 3 3222841919 ",),
     # UDMABUF_CREATE, UDMABUF_CREATE_LIST
     **dict.fromkeys(("pages-of-a-file", "holes-of-a-file", "unreserved-hole", "shared-memory"), ("call ioctl 3 107",)),
+    # whether the file system has RWF_DONTCACHE, which decides what is tried
+    **dict.fromkeys(("not-kept-on-btrfs", "not-kept-on-tmpfs"), ("call preadv2 ",)),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("call write ",),
     # whether a page that nobody has any more is given back: one that is still in a file is not

@@ -110,8 +110,7 @@ def _refusals(live: Live) -> int:
 
 
 def _taken(live: Live, point: str) -> int:
-    use = live.host.file_system(point)
-    return (use.blocks - use.free_blocks) * use.block_size
+    return live.host.file_system(point).taken_bytes
 
 
 def _write(_live: Live, file: HugeFile, offset: int) -> None:

@@ -224,7 +224,7 @@ def _expect_not_filled(live: Live, point: str, file: HugeFile, fault: Userfault,
 def _taken(live: Live, point: str, file: HugeFile) -> tuple[int, int]:
     """Return what a file takes, and what of its mount is taken, in bytes."""
     use = live.host.file_system(point)
-    return file.blocks, (use.blocks - use.free_blocks) * use.block_size
+    return file.blocks, use.taken_bytes
 
 
 def _more(live: Live, point: str, file: HugeFile, before: tuple[int, int]) -> list[int]:

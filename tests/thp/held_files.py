@@ -53,7 +53,7 @@ def room_behind_a_held_end(live: Live) -> None:
             with live.about(f"a file that ends {WORD} bytes behind {offset}, held at {place}, tried {times} times"):
                 file = _file_to(live, point, "held", offset)
                 other = HugeFile(live, file.actor, live.open(file.actor, f"{point}/other"))
-                live.expect("free blocks", 0, _free(live, point))
+                live.expect("bytes that are free", 0, _free(live, point))
                 with _held(live, file, place):
                     for _time in range(times):
                         live.expect_errno(errno.ENOSPC, _write, file, other)
@@ -82,7 +82,7 @@ def held_file_among_others(live: Live) -> None:
             held = files[number]
             actor = held.actor
             taker, late = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("taker", "late"))
-            live.expect("free blocks", 0, _free(live, point))
+            live.expect("bytes that are free", 0, _free(live, point))
             rest = (count - 1) * (size - page)
             with _held(live, held, 0):
                 found = live.host.last_look(partial(_allocated, taker, rest), partial(eq, rest), _SECONDS)
@@ -176,8 +176,7 @@ def _empty(*files: HugeFile) -> None:
 
 
 def _free(live: Live, point: str) -> int:
-    use = live.host.file_system(point)
-    return use.free_blocks * use.block_size
+    return live.host.file_system(point).free_bytes
 
 
 # --- parts that are cut ----------------------------------------------------------------------------------------------

@@ -98,8 +98,7 @@ def _expect_room_of_an_end(live: Live, point: str, file: HugeFile, end: int, swa
     """
 
     def occupied() -> int:
-        use = live.host.file_system(point)
-        return (use.blocks - use.free_blocks) * use.block_size
+        return live.host.file_system(point).taken_bytes
 
     def seconds() -> float:
         return state_and_cpu_seconds(split_stat(live.host.read(f"proc/{cutter.pid}/stat") or ""))[1]

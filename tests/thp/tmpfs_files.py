@@ -345,8 +345,7 @@ def _mount(live: Live, room: int) -> str:
 
 
 def _free_room(live: Live, point: str) -> int:
-    use = live.host.file_system(point)
-    return use.free_blocks * use.block_size
+    return live.host.file_system(point).free_bytes
 
 
 def _write(live: Live, file: HugeFile, offset: int) -> None:

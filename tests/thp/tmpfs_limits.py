@@ -311,8 +311,7 @@ def filled_with_zeroes(live: Live) -> None:
     memory.expect_zero(0, 2)
     live.expect("words that changed", 0, actor.check(memory.at(2), size, WORD, 1))
     live.expect("st_blocks", 3 * size, file.blocks)
-    use = live.host.file_system(point)
-    live.expect("bytes that the mount has taken", 4 * size, (use.blocks - use.free_blocks) * use.block_size)
+    live.expect("bytes that the mount has taken", 4 * size, live.host.file_system(point).taken_bytes)
     live.expect("ShmemPmdMapped of what came page for page", 0, memory.smaps().shmem_pmd_mapped)
     for page in range(3):
         live.expect_errno(errno.EEXIST, fault.zero, page)

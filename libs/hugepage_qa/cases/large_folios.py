@@ -76,8 +76,7 @@ def parts_of_folios(live: Live) -> tuple[tuple[int, int], ...]:
 
 
 def _is_full(live: Live, file_system: str) -> bool:
-    use = live.host.file_system(live.host.disk(file_system))
-    return use.free_blocks * use.block_size < 2 * block_size(live)
+    return live.host.file_system(live.host.disk(file_system)).free_bytes < 2 * block_size(live)
 
 
 def _allow(live: Live) -> None:

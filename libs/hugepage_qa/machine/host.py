@@ -59,6 +59,16 @@ class FileSystemUse:
     files: int
     free_files: int
 
+    @property
+    def free_bytes(self) -> int:
+        """How many bytes are free."""
+        return self.free_blocks * self.block_size
+
+    @property
+    def taken_bytes(self) -> int:
+        """How many bytes are taken."""
+        return (self.blocks - self.free_blocks) * self.block_size
+
 
 class Host:
     """The machine under test, as a case sees it; also a Tree for the readers in ``kernel``."""

@@ -27,7 +27,7 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_WILLNEED, MS_ASYNC, MS_INVALIDATE, MS_SYNC
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Refused
 
 CACHED = Area("thp/cached-ranges", sizes=Sizes.ONCE, uncleared=True)
 
@@ -154,7 +154,7 @@ def brought_and_dropped(live: Live, file: KnownFile) -> None:
     later = actor.mmap(whole - begin, mmap.PROT_READ, mmap.MAP_SHARED, file.descriptor, begin)
 
     def cached(pages: range) -> set[int]:
-        return _cached(live, actor, address, pages)
+        return base_pages_in_memory(live, actor, address, pages)
 
     def advise(start: int, length: int) -> None:
         page = start // base * base
@@ -215,13 +215,6 @@ def brought_and_dropped(live: Live, file: KnownFile) -> None:
         live.expect_errno(errno.EINVAL, actor.call, "fadvise64", file.descriptor, start, length, advice)
 
 
-def _cached(live: Live, actor: Actor, address: int, pages: range) -> set[int]:
-    """Return which ``pages`` of what is mapped at ``address`` are in memory, whoever has brought them."""
-    start, length = address + pages.start * live.base_page, len(pages) * live.base_page
-    vector = actor.call_with_buffers("mincore", start, length, bytes(len(pages)))[1][0]
-    return {page for page, state in zip(pages, vector, strict=True) if state & 1}
-
-
 @CACHED.case(
     "mincore(2) tells of no page that fallocate(2) gave to a file of a tmpfs, behind its end too, and that nobody has"
     " filled, read(2) or not, wherever in a huge page; and of each one that was written or touched, with which all of a"
@@ -254,7 +247,7 @@ def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behi
         wanted = runs(filled)
 
         def told() -> list[range]:
-            return base_pages_in_memory(live, memory)
+            return runs(base_pages_in_memory(live, actor, memory.address, range(memory.length // base)))
 
         # while a page moves it is not told of
         found = live.host.last_look(told, wanted.__eq__)

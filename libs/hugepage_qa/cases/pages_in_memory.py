@@ -38,15 +38,15 @@ def in_memory(live: Live, memory: Memory) -> tuple[int, ...]:
     return tuple(there)
 
 
-def base_pages_in_memory(live: Live, memory: Memory) -> list[range]:
-    """Return the base pages that are in memory, touched by who asks or not."""
+def base_pages_in_memory(live: Live, actor: Actor, address: int, pages: range) -> set[int]:
+    """Return which base ``pages`` of what is mapped at ``address`` are in memory, whoever has brought them."""
     there = set[int]()
-    for first in range(0, memory.length // live.base_page, _ASKED):
-        asked = min(memory.length // live.base_page - first, _ASKED)
-        address, length = memory.address + first * live.base_page, asked * live.base_page
-        states = memory.actor.call_with_buffers("mincore", address, length, bytes(asked))[1][0]
-        there |= {page for page, state in enumerate(states, first) if state & 1}
-    return runs(there)
+    for start in range(0, len(pages), _ASKED):
+        asked = pages[start : start + _ASKED]
+        first, length = address + asked.start * live.base_page, len(asked) * live.base_page
+        states = actor.call_with_buffers("mincore", first, length, bytes(len(asked)))[1][0]
+        there |= {page for page, state in zip(asked, states, strict=True) if state & 1}
+    return there
 
 
 def ranges_about(count: int) -> list[range]:

@@ -187,7 +187,7 @@ def _expect_refused(live: Live, group: HugetlbGroup, kind: _Kind, memory: Memory
     for ask, allowed in asks:
         for _time in range(2):
             found = _errno(ask)
-            live.expect("errno", found if found in allowed else sorted(allowed), found)
+            live.expect(f"whether errno, {found}, is one of {sorted(allowed)}", True, found in allowed)
             _expect_as_before(live, group, kind)
 
 

@@ -7,8 +7,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
-from hugepage_qa.cases.file_on_a_disk import file_on_a_disk
-from hugepage_qa.cases.group_memory import need_exact_charges
+from hugepage_qa.cases.group_memory import file_on_a_disk, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD

@@ -9,9 +9,8 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
-from hugepage_qa.cases.file_on_a_disk import file_on_a_disk
 from hugepage_qa.cases.fragmentation import compact_if_short
-from hugepage_qa.cases.group_memory import actor_in, expect_about, need_exact_charges
+from hugepage_qa.cases.group_memory import actor_in, expect_about, file_on_a_disk, need_exact_charges
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (

@@ -10,7 +10,7 @@ from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hiera
 from hugepage_qa.cases.group_memory import expect_about, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu, move_pages
 from hugepage_qa.cases.pages_of_a_node import need_memory
@@ -23,7 +23,7 @@ from hugepage_qa.cases.thp_memory import (
     need_blocks,
     pmd_size,
 )
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_policy import huge_pages, map_in_parts
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -58,8 +58,7 @@ def moved(live: Live) -> None:
             _let_charges_move(live, new, moves)
             memory = _memory_in(live, old)
             # the last one is mapped in parts from now on
-            memory.actor.call("mprotect", memory.at(_PAGES) - live.base_page, live.base_page, mmap.PROT_READ)
-            memory.actor.call("mprotect", memory.at(_PAGES) - live.base_page, live.base_page, READ_WRITE)
+            map_in_parts(live, memory.part(_PAGES - 1))
             new.add(memory.actor)
             gone = _PAGES - 1 if moves & _ANONYMOUS else 0
             expect_about(live, old, _USED, _PAGES - gone)

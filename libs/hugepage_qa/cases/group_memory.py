@@ -1,9 +1,13 @@
-"""Memory control groups of version 2 that have huge pages: processes in them, what they use, and their events."""
+"""Memory control groups that have huge pages and files: processes in them, what they use, and their events."""
+
+import mmap
+import os
 
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup
 from hugepage_qa.cases.group_statistics import read_statistics
-from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu
 from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised
@@ -20,6 +24,23 @@ def actor_in(live: Live, group: ControlGroup) -> Actor:
     keep_to_one_cpu(live, actor)
     group.add(actor)
     return actor
+
+
+def file_on_a_disk(live: Live, length: int) -> HugeFile:
+    """Return a file of words, 1 and 8 more from word to word, that is in no memory: who reads it is charged for it.
+
+    Nobody's group had to look up its blocks. What a file system keeps of its disk in memory outlives the file, and
+    would hold the group that it is charged to.
+    """
+    actor = live.actor()
+    file = HugeFile(live, actor, live.open(actor, live.host.disk("ext4"), live.host.uapi.o_tmpfile | os.O_RDWR))
+    words = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    actor.fill(words, length, WORD, 1)
+    live.expect("bytes written", length, actor.call("pwrite64", file.descriptor, words, length, 0))
+    actor.call("munmap", words, length)
+    actor.call("fsync", file.descriptor)
+    actor.call("fadvise64", file.descriptor, 0, length, live.host.uapi.posix_fadv_dontneed)
+    return file
 
 
 def huge_pages_in(live: Live, group: ControlGroup, pages: int) -> Memory:

@@ -2,7 +2,7 @@
 
 import errno
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
@@ -12,12 +12,17 @@ from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, mapped_huge, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    let_only_pmd_inherit,
+    map_aligned,
+    mapped_huge,
+    need_blocks,
+    pmd_size,
+    read_counters,
+)
 from hugepage_qa.cases.thp_policy import set_policy
-from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
-from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -66,7 +71,7 @@ def reclaimed_and_refaulted(live: Live) -> None:
 
 def _expect_stolen(live: Live, group: ControlGroup, memory: Memory, kind: str) -> None:
     """Have the memory of ``group`` reclaimed, all but less than a huge page, and expect that to be counted."""
-    before, of_all = read_statistics(group), _vmstat(live)
+    before, of_all = read_statistics(group), read_counters(live)
     used = group.read_number(USED)
 
     def is_reclaimed() -> bool:
@@ -92,7 +97,7 @@ def _expect_stolen(live: Live, group: ControlGroup, memory: Memory, kind: str) -
     )
     scanned = (read_statistics(group)["pgscan"] - before["pgscan"]) * live.base_page
     live.expect(f"whether pgscan, {scanned} bytes, is no less than {found}", True, scanned >= found)
-    now = _vmstat(live)
+    now = read_counters(live)
     for counter in (f"pgsteal_{kind}", f"pgscan_{kind}"):
         rise = (now[counter] - of_all[counter]) * live.base_page
         live.expect(
@@ -103,7 +108,7 @@ def _expect_stolen(live: Live, group: ControlGroup, memory: Memory, kind: str) -
 def _expect_refaults(live: Live, group: ControlGroup, memory: Memory, kind: str, *, all_of_them: bool) -> None:
     """Have all of memory again, and expect no more of it to be counted, and all of what was reclaimed if so."""
     counter = f"workingset_refault_{kind}"
-    before, of_all = read_statistics(group)[counter], _vmstat(live)[counter]
+    before, of_all = read_statistics(group)[counter], read_counters(live)[counter]
     memory.expect_filled()
     least, most = (memory.length - memory.size if all_of_them else 0), memory.length + memory.size // 2
 
@@ -112,7 +117,7 @@ def _expect_refaults(live: Live, group: ControlGroup, memory: Memory, kind: str,
 
     found = live.host.last_look(refaulted, lambda now: least <= now < most, ADDED_UP_SECONDS)
     live.expect(f"whether {counter}, {found} bytes, is {least} to {most}", True, least <= found < most)
-    rise = (_vmstat(live)[counter] - of_all) * live.base_page
+    rise = (read_counters(live)[counter] - of_all) * live.base_page
     live.expect(f"whether that of vmstat, {rise} bytes, has those", True, rise >= found)
 
 
@@ -141,12 +146,6 @@ def _of_a_file(live: Live, group: ControlGroup) -> Memory:
     memory = Memory(live, reader, address, _PAGES, pmd_size(live))
     memory.expect_filled()
     return memory
-
-
-def _vmstat(live: Live) -> Mapping[str, int]:
-    # what each CPU has counted for itself is added up now
-    live.host.write("proc/sys/vm/stat_refresh", "1")
-    return read_vmstat(ObservedTree(live.host))
 
 
 def _has_generations(live: Live) -> bool:

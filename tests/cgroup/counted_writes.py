@@ -11,9 +11,7 @@ from hugepage_qa.cases.group_memory import file_on_a_disk, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size
-from hugepage_qa.kernel.counters import read_vmstat
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size, read_counters
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -87,7 +85,7 @@ def dirtied_and_written(live: Live) -> None:
         with live.about(name):
             on_disk = file_on_a_disk(live, length)
             file = _WrittenFile(live, above.child(name), on_disk.actor.fork(), on_disk.descriptor)
-            before = _vmstat(live)
+            before = read_counters(live)
             for _time in range(2):
                 file.expect_dirty(length, partial(write, file))
             _expect_rise(live, _DIRTIED, before, length)
@@ -109,15 +107,9 @@ def dirtied_and_written(live: Live) -> None:
         file.expect_clean()
 
 
-def _vmstat(live: Live) -> dict[str, int]:
-    # what each CPU has counted for itself is added up now
-    live.host.write("proc/sys/vm/stat_refresh", "1")
-    return read_vmstat(ObservedTree(live.host))
-
-
 def _expect_rise(live: Live, counter: str, before: dict[str, int], length: int) -> None:
     """Expect a counter to have risen by ``length`` bytes at least: what others write counts, too."""
-    rise = (_vmstat(live)[counter] - before[counter]) * live.base_page
+    rise = (read_counters(live)[counter] - before[counter]) * live.base_page
     live.expect(f"whether {counter}, {rise} bytes more, has all of it", True, rise >= length)
 
 

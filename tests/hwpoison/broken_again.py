@@ -5,13 +5,14 @@ import mmap
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from hugepage_qa.cases.broken_memory import (
     ACTION,
     ALREADY,
     EHWPOISON,
+    break_in_use,
     hard_offline,
-    is_unsplit,
     mend,
     need_mending,
     out_of_use,
@@ -27,7 +28,6 @@ from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 
 BROKEN_AGAIN = Area("hwpoison/broken-again", sizes=Sizes.BUDDY)
 
@@ -40,7 +40,6 @@ HARD = (
 _THE_SAME = {ALREADY, f"{ACTION}already poisoned page: Failed"}
 _BESIDE_IT = {ALREADY, f"{ACTION}huge page: Failed"}
 _STATS = "memory_failure"
-_ATTEMPTS = 5
 _PAGES_OF_A_FILE = 4
 
 
@@ -210,22 +209,9 @@ def _file(live: Live) -> tuple[Memory, int]:
 def _broken(live: Live, make: Callable[[Live], Memory], words: Collection[str]) -> tuple[Memory, int, int]:
     """Break the last base page but one of what ``make`` gives, and expect ``words`` in the log.
 
-    Returned are the memory, how many base pages were out of use before, and the frame. A huge page that somebody else
-    holds for a moment cannot be split: it is taken for whole again, and another one is broken.
+    Returned are the memory, how many base pages were out of use before, and the frame.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
-        memory, before = make(live), out_of_use(live)
-        frame = _frame(memory, memory.length - 2 * live.base_page)
-        live.host.skip_kernel_log()
-        try:
-            hard_offline(live, frame)
-        except Refused:
-            if attempt == _ATTEMPTS or not is_unsplit(told_of(live, frame)):
-                raise
-            memory.actor.end()
-            mend(live, frame)
-        else:
-            break
+    memory, frame, before = break_in_use(live, partial(make, live), -2 * live.base_page, partial(out_of_use, live))
     _expect_told(live, frame, words)
     return memory, before, frame
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 
-from hugepage_qa.cases.broken_memory import hard_offline, is_unsplit, mend, need_memory_failure, out_of_use, told_of
+from hugepage_qa.cases.broken_memory import break_in_use, hard_offline, need_memory_failure, out_of_use
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.cases.pages_of_a_node import filled_page_on, need_memory, require_no_free_page
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, need_blocks, pmd_size
@@ -18,7 +18,6 @@ from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 
 ON_NODES = Area("hwpoison/on-nodes", sizes=Sizes.BUDDY)
 
@@ -26,7 +25,6 @@ RULE = "Documentation/ABI/testing/sysfs-memory-page-offline, sysfs-devices-node 
 _STATS = "memory_failure"
 _OUTCOMES = ("recovered", "ignored", "failed", "delayed")
 _STATS_SINCE = "6.4"
-_ATTEMPTS = 5
 
 
 @ON_NODES.case(
@@ -125,26 +123,9 @@ def _mapped(live: Live, node: int | None) -> Memory:
 
 
 def _expect_counted(live: Live, make: Callable[[], Memory], node: int, place: int) -> None:
-    """Break a base page of what ``make`` gives, and expect its node alone to count that.
-
-    A huge page that somebody else holds for a moment cannot be split: it is taken for whole again, and another one is
-    broken.
-    """
-    for attempt in range(1, _ATTEMPTS + 1):
-        memory = make()
-        entry = memory.pagemap([memory.address + place * live.base_page])[0]
-        frame = entry & FRAME
-        stats, before = _stats(live), out_of_use(live)
-        live.host.skip_kernel_log()
-        try:
-            hard_offline(live, frame)
-        except Refused:
-            if attempt == _ATTEMPTS or not is_unsplit(told_of(live, frame)):
-                raise
-            memory.actor.end()
-            mend(live, frame)
-        else:
-            break
+    """Break a base page of what ``make`` gives, and expect its node alone to count that."""
+    offset = place * live.base_page
+    _memory, _frame, (stats, before) = break_in_use(live, make, offset, lambda: (_stats(live), out_of_use(live)))
     now = _stats(live)
     found = {(of, name): count - stats[of][name] for of, counts in now.items() for name, count in counts.items()}
     expected = {pair: int(pair[0] == node and pair[1] in ("recovered", "total")) for pair in found}

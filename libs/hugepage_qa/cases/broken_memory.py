@@ -2,19 +2,20 @@
 
 import errno
 import signal
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
 
 from hugepage_qa.cases.debugfs import mount_debugfs, write_debugfs
 from hugepage_qa.cases.frames import kpageflags
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.process.actor import Fault
+from hugepage_qa.process.actor import Fault, Refused
 
+Seen = TypeVar("Seen")
 #: include/uapi/asm-generic/errno.h: a page is broken already
 EHWPOISON: Final = 133
 # include/uapi/asm-generic/siginfo.h
@@ -29,6 +30,7 @@ ACTION: Final = "recovery action for "
 _UNSPLIT = f"{ACTION}unsplit thp: "
 _LOCKDOWN = "sys/kernel/security/lockdown"
 _BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
+_ATTEMPTS = 5
 
 
 def break_page(live: Live, memory: Memory, offset: int, advice: int, *, early_kill: bool = False) -> None:
@@ -86,6 +88,31 @@ def soft_offline(live: Live, frame: int) -> None:
 def hard_offline(live: Live, frame: int) -> None:
     """Tell the kernel that a page frame is broken, whoever has it. Raises CannotRun, OSError."""
     _write_offline(live, _HARD_OFFLINE, frame)
+
+
+def break_in_use(
+    live: Live, make: Callable[[], Memory], offset: int, look: Callable[[], Seen]
+) -> tuple[Memory, int, Seen]:
+    """Tell the kernel that a base page at ``offset`` of what ``make`` gives is broken; below 0 it is from the end.
+
+    Returned are the memory, the frame, and what ``look`` has seen before. A huge page that somebody else holds for a
+    moment cannot be split: it is taken for whole again, and another one is broken. Raises CannotRun, OSError.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        memory = make()
+        seen = look()
+        frame = memory.pagemap([memory.address + offset % memory.length])[0] & FRAME
+        live.host.skip_kernel_log()
+        try:
+            hard_offline(live, frame)
+        except Refused:
+            if attempt == _ATTEMPTS or not is_unsplit(told_of(live, frame)):
+                raise
+            memory.actor.end()
+            mend(live, frame)
+        else:
+            break
+    return memory, frame, seen
 
 
 def _write_offline(live: Live, name: str, frame: int) -> None:

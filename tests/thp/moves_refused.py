@@ -10,7 +10,7 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, map_file, mount_tmpfs, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.user_moves import MOVE, Sides
 from hugepage_qa.oracle.known_issues import Quirk
@@ -182,6 +182,13 @@ def refused(live: Live) -> None:
     sides = Sides.of(live, huge_pages(live))
     begin, place, faults = sides.source.address, sides.target.address, sides.faults
     apart = map_aligned(live, 1, size, actor=sides.source.actor)
+    shared = map_aligned(live, 1, size, actor=sides.source.actor, shared=True)
+    file = live.open(shared.actor, f"{mount_tmpfs(live, 'never')}/file")
+    shared.actor.call("ftruncate", file, size)
+    of_a_file = map_file(live, shared.actor, file, 1, shared=False)
+    for memory in (shared, of_a_file):
+        memory.fill()
+    # the last one: another mapping would be put there
     gone = map_aligned(live, 2, size, actor=sides.source.actor)
     gone.unmap()
     for what, expected, start, to, length in (
@@ -195,12 +202,16 @@ def refused(live: Live) -> None:
         ("to what is not registered", errno.EINVAL, begin, apart.address, size),
         ("to what is not mapped", errno.ENOENT, begin, gone.address, size),
         ("from what is not mapped", errno.ENOENT, gone.address, place, size),
+        ("from shared memory", errno.EINVAL, shared.address, place, size),
+        ("from private memory of a file", errno.EINVAL, of_a_file.address, place, size),
     ):
         # arguments that are wrong by themselves are not told
         told = 0 if length in (0, -base) or (start | to | length) % base else -expected
         live.expect(f"error, and what .move tells, {what}", (expected, told), faults.moving(start, to, length))
     sides.source.expect_filled()
     live.expect("AnonHugePages", size, sides.source.smaps().anon_huge_pages)
+    for memory in (shared, of_a_file):
+        memory.expect_filled()
 
 
 def _source_read_alone(source: Memory, _target: Memory) -> None:

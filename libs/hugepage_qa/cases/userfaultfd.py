@@ -43,8 +43,8 @@ _CALLS = {
 _UNREGISTER, _WAKE, _RANGE = 0x01, 0x02, "2Q"
 _NUMBERS = {name: number for name, (number, _layout) in _CALLS.items()} | {"wake": _WAKE}
 _COPY_DONE = _MOVE_DONE = 4
-# UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES; what is mapped for an argument
-_HOLES_MOVE, _LEAST_PAGE = 2, 4096
+# UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES
+_HOLES_MOVE = 2
 # UFFDIO_COPY_MODE_WP
 _COPY_PROTECTED = 2
 #: UFFDIO_*_MODE_DONTWAKE, and UFFDIO_WRITEPROTECT_MODE_DONTWAKE, which is another bit
@@ -192,18 +192,10 @@ class Userfault:
 
         That is how many bytes were moved, or an error with a minus sign. With ``holes`` the source may have some.
         """
-        uapi = self._actor.uapi
-        number, layout = _CALLS["move"]
-        words = target, source, length, _HOLES_MOVE if holes else 0, 0
-        argument = self._actor.mmap(_LEAST_PAGE, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        for at, word in enumerate(words):
-            self._actor.write(argument + at * WORD, word)
-        request = iowr(_API, number, len(uapi.pack(layout, *words)))
-        error = -self._actor.result("ioctl", self.descriptor, request, argument)
-        # a number with a sign
-        (moved,) = uapi.unpack("q", uapi.pack("Q", self._actor.read(argument + _MOVE_DONE * WORD)))
-        self._actor.call("munmap", argument, _LEAST_PAGE)
-        return error, moved
+        mode = _HOLES_MOVE if holes else 0
+        request = _request(self._actor, "move", target, source, length, mode, 0)
+        value, (told,) = self._actor.result_with_buffers("ioctl", self.descriptor, *request)
+        return -value, self._actor.uapi.unpack(_CALLS["move"][1], told)[_MOVE_DONE]
 
     def copying(self, source: Memory, offset: int, length: int) -> tuple[int, int, bytes]:
         """Return the arguments of ioctl(2) that copy ``length`` bytes of ``source``, from ``offset`` on, to there."""

@@ -4,7 +4,7 @@ import errno
 import os
 import platform
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, Flag
@@ -28,7 +28,12 @@ _REPEATED, _REPEATED_SIZE = "5Q", 40
 
 
 class Refused(OSError):
-    """The kernel refused what a case asked of it; any other OSError is the suite's own."""
+    """The kernel refused what a case asked of it; any other OSError is the suite's own.
+
+    ``buffers`` are those of a system call as it left them.
+    """
+
+    buffers: tuple[bytes, ...] = ()
 
 
 class Fault(Exception):
@@ -120,15 +125,20 @@ class Actor:
 
     def result(self, name: str, *arguments: Argument) -> int:
         """Make a system call as ``call`` does and return its value, or the error with a minus sign."""
+        value, _buffers = self.result_with_buffers(name, *arguments)
+        return value
+
+    def result_with_buffers(self, name: str, *arguments: Argument) -> tuple[int, tuple[bytes, ...]]:
+        """Make a system call as ``result`` does and return its value and the buffers as it left them."""
         try:
-            return self.call(name, *arguments)
+            return self.call_with_buffers(name, *arguments)
         except Refused as refusal:
-            return -(refusal.errno or 0)
+            return -(refusal.errno or 0), refusal.buffers
 
     def call_with_buffers(self, name: str, *arguments: Argument) -> tuple[int, tuple[bytes, ...]]:
         """Make a system call as ``call`` does and return its value and the buffers as it left them."""
         words = self._ask("call", name, *(_encode(argument) for argument in arguments))
-        return int(words[0]), tuple(bytes.fromhex(word) for word in words[1:])
+        return int(words[0]), _buffers(words[1:])
 
     def mmap(self, length: int, prot: int, flags: int, fd: int = -1, offset: int = 0, address: int = 0) -> int:
         """Map ``length`` bytes and return the address (mmap(2)). Raises Refused."""
@@ -313,6 +323,10 @@ def _errors(words: Sequence[int]) -> frozenset[int]:
     return frozenset(at for at in range(64 * len(words)) if words[at // 64] >> at % 64 & 1)
 
 
+def _buffers(words: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(map(bytes.fromhex, words))
+
+
 def _words(answer: str) -> list[str]:
     kind, *words = answer.split()
     match kind:
@@ -320,7 +334,9 @@ def _words(answer: str) -> list[str]:
             return words
         case "errno":
             number = int(words[0])
-            raise Refused(number, f"{errno.errorcode.get(number, number)}: {os.strerror(number)}")
+            refused = Refused(number, f"{errno.errorcode.get(number, number)}: {os.strerror(number)}")
+            refused.buffers = _buffers(words[1:])
+            raise refused
         case "signal":
             raise Fault(*(int(word) for word in words))
         case _:

@@ -30,6 +30,10 @@ def test_one_that_cannot_be_started_says_nothing_of_the_kernel(program: Path, tm
         pass
 
 
+def test_a_refused_call_shows_its_buffers(actor: Actor) -> None:
+    assert actor.result_with_buffers("read", -1, b"12345678", 8) == (-errno.EBADF, (b"12345678",))
+
+
 def test_it_stores_and_loads_all_64_bits(actor: Actor) -> None:
     address = actor.mmap(PAGE, WRITABLE, PRIVATE)
     actor.write(address, 2**64 - 2)

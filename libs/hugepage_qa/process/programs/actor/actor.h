@@ -19,6 +19,7 @@ extern const char *call_name; /* of a request that makes a system call */
 int parse_arguments(char **rest);
 void answer_value(long value);
 void answer_error(int error);
+void answer_refused_call(int error);
 /* ``descriptor`` goes with it, unless it is -1. */
 void answer_text(int descriptor, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void answer_malformed(void);

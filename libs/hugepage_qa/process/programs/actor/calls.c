@@ -98,7 +98,7 @@ void answer_call(void)
 	long value = make_call(call_name, arguments);
 
 	if (value == -1)
-		answer_error(errno);
+		answer_refused_call(errno);
 	else
 		answer_value(value);
 }

@@ -94,10 +94,9 @@ static void send_answer(int descriptor)
 		_exit(1);
 }
 
-void answer_value(long value)
+/* Answers what stands in answer up to `at`, and the buffers as the call left them. */
+static void answer_with_buffers(int at)
 {
-	int at = snprintf(answer, sizeof(answer), "ok %ld", value);
-
 	for (int index = 0; index < ARGUMENTS; index++) {
 		if (!buffer_sizes[index] || at + 2 * buffer_sizes[index] + 2 > sizeof(answer))
 			continue;
@@ -111,6 +110,16 @@ void answer_value(long value)
 	}
 	answer[at] = 0;
 	send_answer(-1);
+}
+
+void answer_value(long value)
+{
+	answer_with_buffers(snprintf(answer, sizeof(answer), "ok %ld", value));
+}
+
+void answer_refused_call(int error)
+{
+	answer_with_buffers(snprintf(answer, sizeof(answer), "errno %d", error));
 }
 
 void answer_text(int descriptor, const char *format, ...)

@@ -16,7 +16,7 @@ from hugepage_qa.cases.idle_bitmap import IdleBitmap, let_uses_show
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.memory_policy import MOVE, bind, migrate, pages_told
+from hugepage_qa.cases.memory_policy import MOVES, pages_told
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, room_for, shared_base_pages, shared_huge_pages
@@ -185,38 +185,33 @@ def _let_be(live: Live) -> None:
 def _expect_moves(live: Live, memory: Memory) -> None:
     first, second = live.nodes[:2]
     # wherever it is, after the first two it has moved
-    ways: tuple[tuple[str, int, Callable[[], object]], ...] = (
-        ("mbind()", first, partial(bind, memory, [first], MOVE)),
-        ("mbind()", second, partial(bind, memory, [second], MOVE)),
-        ("migrate_pages()", first, partial(migrate, memory.actor, second, first)),
-        ("move_pages()", second, partial(_move_pages, live, memory, second)),
-        ("migrate_pages()", first, partial(migrate, memory.actor, second, first)),
-    )
-    for name, node, move in ways:
-        live.host.wait_until(partial(_is_on, memory, node, move), _SECONDS)
+    for by, source, node in (
+        ("mbind", second, first),
+        ("mbind", first, second),
+        ("migrate_pages", second, first),
+        ("move_pages", first, second),
+        ("migrate_pages", second, first),
+    ):
+        live.host.wait_until(partial(_is_moved, live, memory, by, source, node), _SECONDS)
         found = memory.numa_maps().nodes
         if found.keys() != {node}:
             expect_no_shortage(live, pmd_size(live), _PAGES, node)
         wanted = {node: memory.length // live.base_page}
         if found != wanted:
             # each of the others would be waited for, too
-            live.fail(f"base pages of each node after {name}", wanted, found)
+            live.fail(f"base pages of each node after {by}", wanted, found)
 
 
-def _is_on(memory: Memory, node: int, move: Callable[[], object]) -> bool:
-    # what somebody else has a hold of is passed over
-    move()
-    return memory.numa_maps().nodes.keys() == {node}
-
-
-def _move_pages(live: Live, memory: Memory, node: int) -> None:
-    """Have move_pages(2) move all of it: named by each base page, of huge pages by the last one alone."""
-    places = range(memory.address, memory.address + memory.length, live.base_page)
-    if memory.size > live.base_page:
+def _is_moved(live: Live, memory: Memory, by: str, source: int, node: int) -> bool:
+    """Move memory, and tell whether all of it is there: what somebody else has a hold of is passed over."""
+    if by == "move_pages" and memory.size > live.base_page:
+        # huge pages move as a whole, by whichever base page they are named
         whole = [memory.at(page + 1) - live.base_page for page in range(memory.pages)]
         pages_told(memory.actor, whole, [node] * len(whole))
-    if memory.numa_maps().nodes.keys() != {node}:
-        pages_told(memory.actor, places, [node] * len(places))
+        if memory.numa_maps().nodes.keys() == {node}:
+            return True
+    MOVES[by](live, memory, source, node)
+    return memory.numa_maps().nodes.keys() == {node}
 
 
 def _expect_split(live: Live, memory: Memory) -> None:

@@ -176,6 +176,28 @@ def migrate(actor: Actor, source: int, target: int, process: int = 0) -> int:
     return actor.call("migrate_pages", process, maximum, old, new)
 
 
+def base_pages_of(live: Live, memory: Memory) -> range:
+    """Return the addresses of the base pages of ``memory``."""
+    return range(memory.address, memory.address + memory.length, live.base_page)
+
+
+def _by_move_pages(live: Live, memory: Memory, _source: int, target: int) -> None:
+    places = base_pages_of(live, memory)
+    move_pages(memory.actor, places, [target] * len(places))
+
+
+def _by_mbind(_live: Live, memory: Memory, _source: int, target: int) -> None:
+    bind(memory, [target], MOVE)
+
+
+def _by_migrate_pages(_live: Live, memory: Memory, source: int, target: int) -> None:
+    migrate(memory.actor, source, target)
+
+
+#: by name, what moves memory from one node to another: what somebody has a hold of it leaves
+MOVES = {"move_pages": _by_move_pages, "mbind": _by_mbind, "migrate_pages": _by_migrate_pages}
+
+
 def _mask(actor: Actor, nodes: Iterable[int], words: int = 0) -> tuple[bytes, int]:
     """Return the node mask and its length in bits, of which the kernel takes one less (get_nodes())."""
     mask = actor.uapi.bitmap(nodes, words)

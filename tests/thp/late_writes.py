@@ -1,0 +1,158 @@
+"""Memory that the kernel may take, or has in swap as well, until it is written: what it holds when it has moved."""
+
+import mmap
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.memory_policy import MOVES, base_pages_of, bind, nodes_of
+from hugepage_qa.cases.swapped import need_swap, page_all_out
+from hugepage_qa.cases.thp_memory import free_lazily, mapped_huge, need_blocks, pmd_size
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
+from hugepage_qa.cases.thp_policy import advised, map_in_parts, set_policy, smaller_sizes
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+LATE_WRITES = Area("thp/late-writes", sizes=Sizes.ONCE)
+
+_NEW_VALUE = 77
+_ORDERS = ("written, moved", "moved, written", "written, moved, back", "written, protected, moved")
+
+
+@LATE_WRITES.case(
+    "what is written after MADV_FREE to base pages or a huge page of any size, mapped as a whole or in parts, is kept"
+    " under reclaim when it has moved to another node, by whichever call, or there and back; also where it may only be"
+    " read by then, and where it moved before it was written",
+    "madvise(2) MADV_FREE; mm/huge_memory.c set_pmd_migration_entry(), remove_migration_pmd(); mm/rmap.c"
+    " try_to_migrate_one(); mm/migrate.c remove_migration_pte()",
+    since="5.4",  # MADV_PAGEOUT
+    nodes=2,
+)
+def written_after_it_was_free(live: Live) -> None:
+    nodes = two_nodes_with_room(live, 1)
+    let_rest(live)
+    need_swap(live, pmd_size(live))
+    for make in (_base_pages, _huge_page, _huge_page_in_parts):
+        _expect_written_kept(live, nodes, make, in_swap=False)
+    for size, path in smaller_sizes(live)[-1:]:
+        set_policy(live, "madvise", pmd="never")
+        live.set_knob(f"{path}/enabled", "always")
+        with live.about(f"pages of {size >> 10} kB"):
+            _expect_written_kept(live, nodes, _pages_of_any_size, in_swap=False)
+
+
+@LATE_WRITES.case(
+    "what is written to memory that came back from swap, a huge page or base pages before, is kept under reclaim when"
+    " it has moved to another node, by whichever call, or there and back; also where it may only be read by then, and"
+    " where it moved before it was written",
+    "move_pages(2); mm/rmap.c try_to_migrate_one(); mm/migrate.c folio_migrate_mapping(), remove_migration_pte()",
+    nodes=2,
+)
+def written_after_it_was_in_swap(live: Live) -> None:
+    nodes = two_nodes_with_room(live, 1)
+    let_rest(live)
+    need_swap(live, 2 * pmd_size(live))
+    for make in (_base_pages, _huge_page):
+        _expect_written_kept(live, nodes, make, in_swap=True)
+
+
+def _freed(live: Live, memory: Memory) -> None:
+    live.host.wait_until(partial(free_lazily, memory))
+    live.expect("LazyFree", memory.length, memory.smaps().fields["LazyFree"])
+
+
+def _swapped_in(live: Live, memory: Memory) -> None:
+    page_all_out(live, memory)
+    memory.expect_filled()
+
+
+def _expect_written_kept(
+    live: Live, nodes: tuple[int, int], make: Callable[[Live, int], Memory], *, in_swap: bool
+) -> None:
+    """Expect of memory that the kernel may take, or that is ``in_swap`` as well, to keep what is written, as it moves.
+
+    What is written is all of it, or one base page. What is in swap is kept, too.
+    """
+    size, base = pmd_size(live), live.base_page
+    parts = [(place, base) for place in (0, size // 2, size - base)]
+    rows = product(_ORDERS, (True, False))
+    for number, (order, is_all) in enumerate(rows):
+        start, length = (0, size) if is_all else parts[number // 2 % len(parts)]
+        by = tuple(MOVES)[number % len(MOVES)]
+        memory = make(live, nodes[0])
+        with live.about(f"{make.__name__.strip('_')}, {order}, {length} bytes at {start}, by {by}"):
+            (_swapped_in if in_swap else _freed)(live, memory)
+            for step in order.split(", "):
+                match step:
+                    case "written":
+                        memory.actor.fill(memory.address + start, length, WORD, _NEW_VALUE + start)
+                    case "protected":
+                        memory.protect(mmap.PROT_READ)
+                    case "moved":
+                        _move(live, memory, by, *nodes)
+                    case "back":
+                        _move(live, memory, by, *reversed(nodes))
+            page_all_out(live, memory)
+            live.expect("words that changed under reclaim", 0, memory.wrong(start, length, _NEW_VALUE))
+            if in_swap:
+                rest = memory.wrong(0, start) + memory.wrong(start + length, size - start - length)
+                live.expect("words that were not written and changed", 0, rest)
+        memory.actor.end()
+
+
+def _move(live: Live, memory: Memory, by: str, source: int, target: int) -> None:
+    """Move all that is there of ``memory``, again where somebody had a hold of a part of it in that moment."""
+
+    def elsewhere() -> set[int]:
+        # what was not written the kernel may have taken: it is nowhere
+        return {node for node in nodes_of(memory.actor, base_pages_of(live, memory)) if node >= 0} - {target}
+
+    def has_moved() -> bool:
+        MOVES[by](live, memory, source, target)
+        return not elsewhere()
+
+    live.host.wait_until(has_moved)
+    live.expect("other nodes that it is on", set(), elsewhere())
+
+
+def _base_pages(live: Live, node: int) -> Memory:
+    return _filled_on(live, node, MADV_NOHUGEPAGE)
+
+
+def _pages_of_any_size(live: Live, node: int) -> Memory:
+    return _filled_on(live, node, MADV_HUGEPAGE)
+
+
+def _huge_page(live: Live, node: int) -> Memory:
+    memory = _filled_on(live, node, MADV_HUGEPAGE)
+    need_blocks(live, memory, node)
+    live.expect("bytes that huge pages map", memory.length, mapped_huge(memory))
+    return memory
+
+
+def _huge_page_in_parts(live: Live, node: int) -> Memory:
+    memory = _huge_page(live, node)
+    map_in_parts(live, memory)
+    return memory
+
+
+def _filled_on(live: Live, node: int, advice: int) -> Memory:
+    memory = advised(live, 1, advice)
+    bind(memory, [node])
+    memory.fill()
+    return memory
+
+
+class ThpLateWrites(LiveTest):
+    """Memory that was written since the kernel could take it.
+
+    :avocado: enable
+    """
+
+    def test_late_writes(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(LATE_WRITES)

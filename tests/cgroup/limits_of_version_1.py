@@ -26,8 +26,11 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.version import KernelVersion
 
 # as the other areas of this hierarchy
 LIMITS = Area("cgroup/limits-v1", sizes=Sizes.ONCE, around=keeping_hierarchy("memory"), first=True)
@@ -37,6 +40,9 @@ DOC = "Documentation/admin-guide/cgroup-v1/memory.rst"
 _SINCE = "5.11"
 _MEMORY, _WITH_SWAP = "memory", "memory.memsw"
 _USED, _LIMIT, _HIGHEST, _REFUSALS = "usage_in_bytes", "limit_in_bytes", "max_usage_in_bytes", "failcnt"
+_SOURCES = "mm/memcontrol.c mem_cgroup_resize_max(), mem_cgroup_reset(); mm/page_counter.c page_counter_try_charge()"
+#: 6.12.117 takes what is written and keeps nothing, as its document says, and 6.18.44 still keeps it
+_SOFT_LIMIT_GIVEN_UP = KernelVersion(6, 12)
 _NO_LIMIT, _ALL_MEMORY = "-1", 1 << 56
 _SOFT_LIMIT, _RECLAIM, _HIERARCHY = "memory.soft_limit_in_bytes", "memory.force_empty", "memory.use_hierarchy"
 _PAGES = 3
@@ -71,30 +77,26 @@ class _Limited:
 
 
 @LIMITS.case(
-    "a limit below what is used and cannot be reclaimed is EBUSY and changes nothing; a huge page that a limit has no"
-    " room for, of memory or of memory and swap, of the group or of the one above, is base pages, no more than that is"
-    " used, and the limit that refused it counts that, and no other; the most that was used stays until it is reset",
-    f"{DOC} 2.5, 3, 5.1, 6; mm/memcontrol.c mem_cgroup_resize_max(), mem_cgroup_reset(); mm/page_counter.c"
-    " page_counter_try_charge()",
+    "a limit below what is used and cannot be reclaimed is EBUSY and changes nothing; a huge page that a limit of"
+    " memory has no room for, of the group or of the one above, is base pages, no more than that is used, and the limit"
+    " that refused it counts that, and no other; the most that was used stays until it is reset",
+    f"{DOC} 2.5, 3, 5.1, 6; {_SOURCES}",
     since=_SINCE,
 )
 def huge_pages_refused(live: Live) -> None:
-    above = _group(live)
-    group = above.child("below")
-    for name, map_pages in _memory(live).items():
-        actor = actor_in(live, group)
-        memory = _filled(live, map_pages(actor, _PAGES))
-        for kind in _kinds(group):
-            for limited in (group, above):
-                with live.about(f"{name}, {kind} of the {'group' if limited is group else 'one above'}"):
-                    setting = _Limited((above, group), limited, kind)
-                    _expect_no_limit_below(live, setting)
-                    _expect_limited(live, setting, map_pages, actor)
-                    live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
-                    memory.expect_filled()
-        actor.end()
-        for each in (group, above):
-            expect_about(live, each, f"{_MEMORY}.{_USED}", 0)
+    _expect_huge_pages_refused(live, _group(live), _MEMORY)
+
+
+@LIMITS.case(
+    "the same of a limit of memory and swap: of what is refused by it, that of memory counts nothing",
+    f"{DOC} 2.4, 2.5, 3, 5.1, 6; {_SOURCES}",
+    since=_SINCE,
+)
+def huge_pages_refused_with_swap(live: Live) -> None:
+    group = _group(live)
+    if _WITH_SWAP not in _kinds(group):
+        raise CannotRun("this kernel does not count memory and swap together, or was booted with swapaccount=0")
+    _expect_huge_pages_refused(live, group, _WITH_SWAP)
 
 
 @LIMITS.case(
@@ -105,7 +107,7 @@ def huge_pages_refused(live: Live) -> None:
 )
 def what_is_written(live: Live) -> None:
     group, size = _group(live), pmd_size(live)
-    soft = [_SOFT_LIMIT] if _has_soft_limit(group) else []
+    soft = [_SOFT_LIMIT] if _has_soft_limit(live, group) else []
     memory = _filled(live, _memory(live)["private"](actor_in(live, group), _PAGES))
     # the limit of memory first, which that with swap may not be below
     for name in [f"{kind}.{_LIMIT}" for kind in _kinds(group)] + soft:
@@ -166,6 +168,23 @@ def emptied(live: Live) -> None:
     expect_about(live, group, f"{_MEMORY}.{_USED}", _PAGES + 2)
 
 
+def _expect_huge_pages_refused(live: Live, above: ControlGroup, kind: str) -> None:
+    group = above.child("below")
+    for name, map_pages in _memory(live).items():
+        actor = actor_in(live, group)
+        memory = _filled(live, map_pages(actor, _PAGES))
+        for limited in (group, above):
+            with live.about(f"{name}, of the {'group' if limited is group else 'one above'}"):
+                setting = _Limited((above, group), limited, kind)
+                _expect_no_limit_below(live, setting)
+                _expect_limited(live, setting, map_pages, actor)
+                live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
+                memory.expect_filled()
+        actor.end()
+        for each in (group, above):
+            expect_about(live, each, f"{_MEMORY}.{_USED}", 0)
+
+
 def _expect_no_limit_below(live: Live, setting: _Limited) -> None:
     """Expect a limit of memory that has no room for all that is used to be refused, and to change nothing."""
     before = setting.counted()
@@ -198,7 +217,9 @@ def _expect_limited(live: Live, setting: _Limited, map_pages: _Map, actor: Actor
         for now, was in zip(setting.counted(), before, strict=True)
     ]
     expected = [{setting.kind} if group is limited else set[str]() for group in setting.groups]
-    live.expect("limits that have refused any", expected, refused)
+    none = [set[str]() for _group in setting.groups]
+    known = {Quirk.REFUSALS_WITH_SWAP_UNCOUNTED: none} if setting.kind == _WITH_SWAP else None
+    live.expect("limits that have refused any", expected, refused, known)
     for name in (_USED, _HIGHEST):
         found = limited.read_number(f"{setting.kind}.{name}")
         live.expect(f"whether {name} is within the limit", True, (_PAGES + 1) * size <= found <= limit)
@@ -224,16 +245,20 @@ def _kinds(group: ControlGroup) -> list[str]:
     return [_MEMORY] + ([_WITH_SWAP] if group.read(f"{_WITH_SWAP}.{_USED}") is not None else [])
 
 
-def _has_soft_limit(group: ControlGroup) -> bool:
-    """Tell whether a soft limit may be written: a kernel for real time has none."""
+def _has_soft_limit(live: Live, group: ControlGroup) -> bool:
+    """Tell whether a soft limit is kept: kernels for real time refuse it, and later ones may have given it up."""
     if group.read(_SOFT_LIMIT) is None:
         return False
     try:
-        group.write(_SOFT_LIMIT, _NO_LIMIT)
+        group.write(_SOFT_LIMIT, "0")
     except Refused as refusal:
         if refusal.errno != errno.EOPNOTSUPP:
             raise
         return False
+    if live.kernel_version >= _SOFT_LIMIT_GIVEN_UP and group.read_number(_SOFT_LIMIT) > _ALL_MEMORY:
+        live.expect_errno(errno.EINVAL, group.write, _SOFT_LIMIT, "x")
+        return False
+    group.write(_SOFT_LIMIT, _NO_LIMIT)
     return True
 
 

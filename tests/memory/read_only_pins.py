@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.pinned_pages import open_for_direct_io
@@ -27,6 +27,8 @@ READERS = "mm/process_vm_access.c process_vm_rw_single_vec(); mm/internal.h gup_
 OLD, NEW, NEWER = 7, 8, 9
 #: what has base pages of memory pinned that its owner may only read, from an offset on, and tells what it read there
 Reading = Callable[[Live, Memory, int], int]
+#: forks the process of memory, and returns what its child has of it
+Fork = Callable[[Live, Memory], Memory]
 
 
 @READ_ONLY_PINS.case(
@@ -79,7 +81,7 @@ def hugetlb_page(live: Live) -> None:
     for written in (False, True):
         for by_child in (False, True):
             memory = live.map(1)
-            _expect_own(live, memory, written=written, by_child=by_child)
+            _expect_own(live, memory, forked, written=written, by_child=by_child)
             live.expect_pool(nr=2, free=0)
             memory.actor.end()
             live.expect_pool(nr=2, free=2)
@@ -141,7 +143,7 @@ def protected_anonymous_memory(live: Live) -> None:
     for make in (base_pages, huge_pages, mapped_in_parts):
         with live.about(make.__name__):
             for number, row in enumerate(product((_read_by_itself, _read_by_another), (False, True), (False, True))):
-                _expect_protected_of_two(live, make(live), row, number)
+                _expect_protected_of_two(live, make(live), _forked, row, number)
 
 
 @READ_ONLY_PINS.case(
@@ -241,14 +243,18 @@ def _mappings(live: Live, actor: Actor, file: int) -> tuple[Memory, Memory]:
 def _expect_own_in_each_way(live: Live, memories: list[Memory]) -> None:
     ways = [(written, by_child) for written in (False, True) for by_child in (False, True)]
     for memory, (written, by_child) in zip(memories, ways, strict=True):
-        _expect_own(live, memory, written=written, by_child=by_child)
+        _expect_own(live, memory, _forked, written=written, by_child=by_child)
         memory.actor.end()
 
 
-def _expect_own(live: Live, memory: Memory, *, written: bool, by_child: bool) -> None:
+def _forked(_live: Live, memory: Memory) -> Memory:
+    return memory.seen_by(memory.actor.fork())
+
+
+def _expect_own(live: Live, memory: Memory, fork: Fork, *, written: bool, by_child: bool) -> None:
     """Expect of memory that parent and child have that who has it pinned has a page of its own, and neither other."""
     memory.touch(value=OLD)
-    child = memory.seen_by(memory.actor.fork())
+    child = fork(live, memory)
     owner, other = (child, memory) if by_child else (memory, child)
     with Registry(live, owner.actor).registered(owner, written=written):
         frames = owner.frames()
@@ -284,17 +290,19 @@ def _expect_protected_page(live: Live, readings: Sequence[Reading]) -> None:
     rows = list(product(readings, (False, True), (False, True)))
     # a copy of a gigantic page takes seconds
     for number, row in enumerate(rows[1::5] if live.is_gigantic else rows):
-        _expect_protected_of_two(live, live.map(1), row, number)
+        _expect_protected_of_two(live, live.map(1), forked, row, number)
         live.expect_pool(nr=2, free=2)
 
 
-def _expect_protected_of_two(live: Live, memory: Memory, row: tuple[Reading, bool, bool], number: int) -> None:
+def _expect_protected_of_two(
+    live: Live, memory: Memory, fork: Fork, row: tuple[Reading, bool, bool], number: int
+) -> None:
     """Expect of memory that parent and child have that it stays protected, since before the fork or after it."""
     reading, by_child, before = row
     _write_at_places(live, memory, OLD)
     if before:
         memory.protect(mmap.PROT_READ)
-    child = memory.seen_by(memory.actor.fork())
+    child = fork(live, memory)
     owner, other = (child, memory) if by_child else (memory, child)
     if before:
         other.protect(READ_WRITE)

@@ -262,4 +262,17 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(7, 3, 4),),
         seen="6.12.117, 7.2.13; right on 7.3.4",
     ),
+    Quirk.REFUSALS_WITH_SWAP_UNCOUNTED: KnownIssue(
+        quirk=Quirk.REFUSALS_WITH_SWAP_UNCOUNTED,
+        summary="memory.memsw.failcnt of a group of version 1 stays 0, whatever its limit of memory and swap refuses",
+        example="limits of memory and of memory and swap of 9 MiB, 8 MiB used: a huge page more is base pages, and "
+        "memory.memsw.failcnt is 0",
+        cause="page_counter_try_charge() counts what is refused where track_failcnt says so, which "
+        "mem_cgroup_css_alloc() sets for the counter of memory alone (page_counter: track failcnt only for legacy "
+        "cgroups)",
+        since=KernelVersion(6, 15),
+        until=KernelVersion(7, 3),
+        fix="not identified: 6.18.44 has it, and the sources of 7.3.4 set it for memory and swap, too",
+        seen="6.18.44; right on 6.1.176, 6.12.117",
+    ),
 }

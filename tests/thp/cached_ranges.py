@@ -182,7 +182,9 @@ def brought_and_dropped(live: Live, file: KnownFile) -> None:
     ):
         for bring in (need, read_ahead, advise):
             found = live.host.last_look(partial(brought, bring, start, length), bool)
-            live.expect(f"whether {length} bytes at {start} are in memory, {bring.__name__}", True, found)
+            if not found:
+                # each row of a kernel that does not would wait as long
+                live.fail(f"whether {length} bytes at {start} are in memory, {bring.__name__}", True, found)
 
     def left(start: int, length: int) -> list[range]:
         file.read(whole)
@@ -203,7 +205,8 @@ def brought_and_dropped(live: Live, file: KnownFile) -> None:
         (block + 1, 1),
     ):
         beside = live.host.last_look(partial(left, start, length), lambda found: not found)
-        live.expect(f"pages that went beside {length} bytes at {start}", [], beside)
+        if beside:
+            live.fail(f"pages that went beside {length} bytes at {start}", [], beside)
 
     def dropped() -> list[range]:
         file.evict()

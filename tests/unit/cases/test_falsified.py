@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 from tests.unit.cases.areas import read_areas
@@ -178,14 +179,14 @@ def can_fail(recorded: Recorded) -> bool:
     """Tell whether there is a lie that makes a case fail by its own rule."""
     answers = (lie for _event, lie in other_answers(recorded))
     counters = (one_page_more(counter, recorded.size or 0) for counter in COUNTERS)
-    lies = (as_at_first(recorded), *other_looks(recorded), *answers, *counters)
+    lies = chain(answers, [as_at_first(recorded)], other_looks(recorded), counters)
     return any(fails_by(recorded, lie) for lie in lies)
 
 
 def sees_its_stimulus(recorded: Recorded) -> bool:
     """Tell whether a case fails by its own rule where nothing happens, or where its calls are answered wrongly."""
     answers = (lie for _event, lie in other_answers(recorded))
-    lies = (as_at_first(recorded), *answers, *other_looks(recorded, at_what_it_made=True))
+    lies = chain(answers, [as_at_first(recorded)], other_looks(recorded, at_what_it_made=True))
     return any(fails_by(recorded, lie) for lie in lies)
 
 

@@ -71,8 +71,9 @@ _WITHOUT_HUGE_PAGES = {
     # which base pages are protected, and can be written, whatever maps them
     "other-memory-moved",
     "protected-zeroes",
-    # what swapoff(2) brings back may be huge or not
+    # what comes back from swap may be huge or not
     "swapoff",
+    "moved-in-swap",
     "thread-comes-and-goes",
     "values-that-are-shown",
     "files-of-hugetext",

@@ -1,0 +1,103 @@
+"""Parts of mappings that mremap(2) moves by base pages: what of them is in swap, and which part of a file they show."""
+
+import mmap
+import signal
+from functools import partial
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
+from hugepage_qa.cases.thp_memory import expect_shared, map_start, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+MOVED_PARTS = Area("thp/moved-parts", sizes=Sizes.ONCE)
+
+_PAGES, _NEW_VALUE = 2, 77
+
+
+@MOVED_PARTS.case(
+    "what is in swap of a mapping, all of it or a half, is in swap where mremap(2) has moved it, as a whole or in part,"
+    " to an aligned address or not, and holds what it held when it comes back; the rest stays as it was",
+    "mremap(2); Documentation/filesystems/proc.rst Swap; mm/mremap.c move_ptes(), move_page_tables()",
+)
+def moved_in_swap(live: Live) -> None:
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    need_swap(live, 2 * _PAGES * size)
+    places = ((0, _PAGES * size), (0, base), (base, size), (size // 2, size), (_PAGES * size - base, base))
+    for make, out, (start, length), shift in product(
+        (huge_pages, base_pages), (_PAGES * size, size + size // 2), places, (0, base)
+    ):
+        with live.about(f"{make.__name__}, {out} bytes in swap, {length} from {start} on, to a place {shift} further"):
+            memory = make(live, _PAGES)
+            swap_out(live, memory, out)
+            moved = _moved(live, memory, start, length, room_for(memory.actor, _PAGES + 1, size) + shift)
+            of_it = max(0, min(out, start + length) - start)
+            live.expect("bytes in swap, there", of_it, swapped(moved))
+            live.expect("words that changed, there", 0, memory.actor.check(moved.address, length, WORD, 1 + start))
+            _expect_rest(live, memory, start, length)
+            memory.actor.end()
+
+
+@MOVED_PARTS.case(
+    "a part of a mapping of a file of a tmpfs that mremap(2) has moved, once and again, shows that part of the file, in"
+    " memory and when it is faulted in again, and what follows it when it grows; what is written there is in the file",
+    "mremap(2); mm/mremap.c move_vma(), mremap_to()",
+)
+def moved_of_a_file(live: Live) -> None:
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    places = ((base, base), (size, size), (size - base, 2 * base), (size + base, size - 2 * base))
+    for huge, (start, length), shift in product(("always", "never"), places, (0, base)):
+        with live.about(f"huge={huge}, {length} bytes from {start} on, to a place {shift} further"):
+            actor = live.actor()
+            memory = map_start(live, actor, live.open(actor, f"{mount_tmpfs(live, huge)}/file"), _PAGES)
+            expect_shared(live, memory, huge == "always", f"huge={huge}")
+            whole = memory.seen_by(actor.fork())
+            check = partial(actor.check, step=WORD, value=1 + start)
+            moved = memory
+            for where in ("moved", "moved again"):
+                at = start if moved is memory else 0
+                moved = _moved(live, moved, at, length, room_for(actor, _PAGES + 1, size) + shift)
+                live.expect(f"words that are others, {where}", 0, check(moved.address, length))
+                actor.call("madvise", moved.address, length, mmap.MADV_DONTNEED)
+                live.expect(f"words that are others, {where}, touched anew", 0, check(moved.address, length))
+            longer = length + base if start + length + base <= whole.length else length
+            grown = actor.call("mremap", moved.address, length, longer, MREMAP_MAYMOVE)
+            live.expect("words that are others when it has grown", 0, check(grown, longer))
+            actor.fill(grown, length, WORD, _NEW_VALUE + start)
+            live.expect("words of the file that are not what was written", 0, whole.wrong(start, length, _NEW_VALUE))
+            rest = whole.wrong(0, start) + whole.wrong(start + length, whole.length - start - length)
+            live.expect("words of the rest of the file that changed", 0, rest)
+            actor.end()
+
+
+def _moved(live: Live, memory: Memory, start: int, length: int, address: int) -> Memory:
+    """Move ``length`` bytes of a mapping, and expect nothing to be where they were; return them where they are."""
+    flags, old = MREMAP_MAYMOVE | MREMAP_FIXED, memory.address + start
+    live.expect("where it is", address, memory.actor.call("mremap", old, length, length, flags, address))
+    for place in (old, old + length - WORD):
+        live.expect_signal(signal.SIGSEGV, memory.actor.read, place)
+    return Memory(live, memory.actor, address, length // live.base_page, live.base_page)
+
+
+def _expect_rest(live: Live, memory: Memory, start: int, length: int) -> None:
+    behind = start + length
+    wrong = memory.wrong(0, start) + memory.wrong(behind, memory.length - behind)
+    live.expect("words of the rest that changed", 0, wrong)
+
+
+class ThpMovedParts(LiveTest):
+    """Parts of mappings that move by base pages.
+
+    :avocado: enable
+    """
+
+    def test_moved_parts(self) -> None:
+        """Every case, once for the machine."""
+        self.run_area(MOVED_PARTS)

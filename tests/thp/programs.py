@@ -10,12 +10,12 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import IPC_CREAT, segment_number
 from hugepage_qa.cases.khugepaged_clock import quicken
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.places import expect_random, ordinary_memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import RLIM_INFINITY
+from hugepage_qa.kernel.uapi import MAP_FIXED, RLIM_INFINITY
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -30,6 +30,8 @@ _POINTER = 8
 _ROUNDS = 8
 _BOTTOM_UP = "proc/sys/vm/legacy_va_layout"
 _VALUE = 7
+#: huge pages for which there is no room between mappings that a program has from its start
+_ROOM = 32
 
 
 @PROGRAMS.case(
@@ -102,6 +104,39 @@ def fitting_addresses_of_files(live: Live) -> None:
                 actor.call("munmap", free, length + size)
                 given = actor.mmap(length, mmap.PROT_READ, kind, file, offset, free)
                 live.expect("the address that was asked for", f"{free:#x}", f"{given:#x}")
+
+
+@PROGRAMS.case(
+    "what is mapped without an address where huge pages of it fit, a file of a tmpfs, shared and private memory,"
+    " replaces nothing of what lies above the place that is free, wherever in a huge page that begins",
+    "mm/huge_memory.c __thp_get_unmapped_area(); mm/shmem.c shmem_get_unmapped_area()",
+)
+def beside_neighbours(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    size, base = pmd_size(live), live.base_page
+    length = _ROOM * size
+    point = mount_tmpfs(live, "always")
+
+    def of_a_file(live: Live, actor: Actor, length: int) -> int:
+        file = live.open(actor, point, os.O_RDWR | live.host.uapi.o_tmpfile)
+        actor.call("ftruncate", file, length)
+        return actor.mmap(length, READ_WRITE, mmap.MAP_SHARED, file)
+
+    ways: tuple[Callable[[Live, Actor, int], int], ...] = of_a_file, _anonymous, _private
+    for way, before in product(ways, (0, base, 2 * base, size // 2, size - base)):
+        actor = live.actor()
+        # where there is no room but below what was mapped last
+        above = _private(live, actor, length)
+        end = above - (above + before) % size
+        if end < above:
+            actor.mmap(above - end, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED, address=end)
+        actor.fill(end, base, WORD, _VALUE)
+        with live.about(f"{way.__name__.strip('_')}, below what begins {before} bytes before a multiple"):
+            found = way(live, actor, length)
+            live.expect("whether it lies beside its neighbour", True, found + length <= end or found >= above + length)
+            live.expect("words of its neighbour that changed", 0, actor.check(end, base, WORD, _VALUE))
+        actor.end()
 
 
 @PROGRAMS.case(

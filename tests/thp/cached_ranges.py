@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations, product
@@ -27,7 +28,7 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_WILLNEED, MS_ASYNC, MS_INVALIDATE, MS_SYNC
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Actor, Refused
 
 CACHED = Area("thp/cached-ranges", sizes=Sizes.ONCE, uncleared=True)
 
@@ -221,9 +222,9 @@ def brought_and_dropped(live: Live, file: KnownFile) -> None:
 @CACHED.case(
     "mincore(2) tells of no page that fallocate(2) gave to a file of a tmpfs, behind its end too, and that nobody has"
     " filled, read(2) or not, wherever in a huge page; and of each one that was written or touched, with which all of a"
-    " huge page is",
-    "mincore(2); fallocate(2); mm/mincore.c mincore_page(); mm/shmem.c shmem_fallocate(), shmem_get_folio_gfp(),"
-    " shmem_write_end()",
+    " huge page is; lseek(2) finds data where that is",
+    "mincore(2); fallocate(2); lseek(2) SEEK_DATA; mm/mincore.c mincore_page(); mm/shmem.c shmem_fallocate(),"
+    " shmem_get_folio_gfp(), shmem_write_end(); mm/filemap.c mapping_seek_hole_data()",
     since="5.15",  # 050dcb5c85bb: before, a huge page was filled as soon as two pages of it were allocated
 )
 def allocated_and_not_filled(live: Live) -> None:
@@ -234,6 +235,15 @@ def allocated_and_not_filled(live: Live) -> None:
     for huge, (start, length), behind in product(("always", "never"), allocated, (False, True)):
         with live.about(f"huge={huge}, {length} bytes from {start} on{', behind the end' if behind else ''}"):
             _expect_filled_alone(live, huge, start, length, behind=behind)
+
+
+def _data(live: Live, actor: Actor, descriptor: int) -> list[range]:
+    """Return the runs of base pages that lseek(2) finds as data."""
+    found, end = list[range](), 0
+    while (start := actor.result("lseek", descriptor, end, os.SEEK_DATA)) >= 0:
+        end = actor.result("lseek", descriptor, start, os.SEEK_HOLE)
+        found.append(range(start // live.base_page, end // live.base_page))
+    return found
 
 
 def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behind: bool) -> None:
@@ -259,6 +269,7 @@ def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behi
                 expect_no_node_short(live, size, 3)
             # each of the others would be waited for as long
             live.fail(f"base pages in memory, {what}", wanted, found)
+        live.expect(f"base pages that lseek(2) finds as data, {what}", wanted, _data(live, actor, descriptor))
 
     expect("allocated")
     actor.call("ftruncate", descriptor, memory.length)

@@ -6,6 +6,8 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import move_pages, nodes_of
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
 from hugepage_qa.cases.thp_memory import (
@@ -16,7 +18,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
     read_counters,
 )
-from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_HUGEPAGE
@@ -42,6 +44,27 @@ def each_size_is_counted_for_itself(live: Live) -> None:
         live.expect("AnonHugePages, which is for PMD-sized ones", 0, memory.smaps().anon_huge_pages)
         given = {size_counter(size, "anon_fault_alloc"): 0, size_counter(size, "nr_anon"): -3}
         expect_change(live, given, partial(_three_touched, live, size), Memory.unmap, _read)
+
+
+@SMALLER.case(
+    "there are as many PMD-sized pages as before when they have moved to another node, and back again",
+    f"{THP_DOC} nr_anon; mm/migrate.c folio_migrate_mapping()",
+    since="6.12",
+    nodes=2,
+)
+def as_many_when_they_move(live: Live) -> None:
+    need_memory(live, live.nodes[:2], 8 * pmd_size(live))
+    # smaller ones are unmapped part by part, wait to be split for that, and may be when they move once more
+    unchanged = dict.fromkeys(_read(live), 0)
+    expect_change(live, unchanged, partial(huge_pages, live, 3), partial(_there_and_back, live), _read)
+
+
+def _there_and_back(live: Live, memory: Memory) -> None:
+    places = [memory.at(page) for page in range(memory.pages)]
+    here = nodes_of(memory.actor, places)
+    there = [next(node for node in live.nodes[:2] if node != each) for each in here]
+    for nodes in (there, here):
+        live.expect("nodes that its pages moved to", nodes, move_pages(memory.actor, places, nodes))
 
 
 @SMALLER.case(

@@ -7,9 +7,9 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import OF_A_FILE, Memory
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.userfaultfd import (
     MESSAGE_SIZE,
     USER_MODE_ONLY,
@@ -20,7 +20,7 @@ from hugepage_qa.cases.userfaultfd import (
     offered_features,
     register_range,
 )
-from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import become_nobody
 
@@ -115,6 +115,31 @@ def promised_for_other_memory(live: Live) -> None:
         with live.about(f"shared {shared}"):
             make = partial(map_aligned, live, 1, pmd_size(live), shared=shared, advice=MADV_NOHUGEPAGE)
             _expect_promised(live, make, Feature.MINOR_SHMEM if shared else Feature(0), is_pool=False)
+
+
+@INTERFACE.case(
+    "of memory that is of hugetlb pages in part, at its start, in the middle or at its end, no more is promised than"
+    " works on all of it: it is not filled with zeroes",
+    PROMISES,
+    since="5.19",
+    sizes=Sizes.BUDDY,
+    pages=2,
+)
+def promised_for_both(live: Live) -> None:
+    for kinds in product((False, True), repeat=3):
+        actor = live.actor()
+        memory = Memory(live, actor, room_for(actor, len(kinds), live.size), len(kinds), live.size)
+        for page, is_hugetlb in enumerate(kinds):
+            if is_hugetlb:
+                live.map(1, actor, noreserve=True, at=memory.at(page), flags=MAP_FIXED)
+            else:
+                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
+                actor.mmap(live.size, READ_WRITE, flags, address=memory.at(page))
+        fault = Userfault(memory, Mode.MISSING, Feature(0))
+        found = {name: fault.promises(name) for name in ("copy", "wake", "zeropage")}
+        with live.about(f"hugetlb pages: {kinds}"):
+            live.expect("what is promised", {"copy": True, "wake": True, "zeropage": not any(kinds)}, found)
+        actor.end()
 
 
 def _expect_promised(live: Live, make: Callable[[], Memory], minor: Feature, *, is_pool: bool) -> None:

@@ -296,7 +296,7 @@ def a_node_without_processors(live: Live) -> None:
 
 
 @MEMORY.case(
-    "mbind(2) with MPOL_MF_STRICT alone is EIO where a page lies on another node, and moves none",
+    "mbind(2) with MPOL_MF_STRICT alone is EIO where a page lies on another node, moves none, and changes no policy",
     "mbind(2) MPOL_MF_STRICT; mm/mempolicy.c queue_folios_hugetlb()",
     nodes=2,
 )
@@ -308,7 +308,9 @@ def strict_about_nodes(live: Live) -> None:
         bind(memory, [here])
         memory.touch()
         bind(memory, [here], STRICT)
+        policy = policy_of(memory)
         live.expect_errno(errno.EIO, bind, memory, [there], STRICT)
+        live.expect("the policy that it has", policy, policy_of(memory))
         live.expect_pool(nr=len(live.nodes), free=len(live.nodes) - 1)
         live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
         memory.unmap()

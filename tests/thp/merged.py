@@ -3,10 +3,11 @@
 import mmap
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
 from hugepage_qa.cases.merged_pages import KSM_DOC, await_merged, base_page_count, shared_frames, start_merging
 from hugepage_qa.cases.process_counters import anonymous_memory
 from hugepage_qa.cases.thp_memory import collapse, need_blocks, room_for
@@ -48,6 +49,30 @@ def equal_pages(live: Live) -> None:
     equal.fill(_NEW_VALUE)
     memory.expect_filled()
     equal.expect_filled(_NEW_VALUE)
+
+
+@MERGED.case(
+    "KSM merges base pages of one huge page that are equal to no others, which hold what they held, as does the rest",
+    f"{KSM_DOC}; mm/ksm.c cmp_and_merge_page()",
+)
+def equal_parts(live: Live) -> None:
+    start_merging(live)
+    memory, base = huge_pages(live), live.base_page
+    offsets = [3 * base, memory.size // 2, memory.size - base]
+    places = [memory.address + offset for offset in offsets]
+    for place in places:
+        memory.actor.fill(place, base, WORD, _NEW_VALUE)
+    memory.advise(MADV_MERGEABLE)
+
+    def fewer() -> int:
+        return len(places) - len({entry & FRAME for entry in memory.pagemap(places)})
+
+    live.expect("frames that they are fewer", len(places) - 1, await_merged(live, memory, fewer, len(places) - 1))
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    changed = sum(memory.actor.check(place, base, WORD, _NEW_VALUE) for place in places)
+    for start, end in pairwise([-base, *offsets, memory.size]):
+        changed += memory.wrong(start + base, end - start - base)
+    live.expect("words that changed", 0, changed)
 
 
 @MERGED.case(

@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
-from hugepage_qa.cases.memory_policy import STRICT, Mode, bind, set_policy
+from hugepage_qa.cases.memory_policy import STRICT, Mode, bind, policy_of, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import anon_huge_pages, map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages
@@ -84,8 +84,8 @@ def protected_meanwhile(live: Live) -> None:
 
 
 @MISPLACED.case(
-    "mbind(2) with MPOL_MF_STRICT alone is EIO where a huge page, or a part of one, lies on another node, and moves"
-    " none; where all lie right, it is done; of a range with a hole it is EFAULT",
+    "mbind(2) with MPOL_MF_STRICT alone is EIO where a huge page, or a part of one, lies on another node, moves none,"
+    " and changes no policy; where all lie right, it is done; of a range with a hole it is EFAULT",
     "mbind(2) MPOL_MF_STRICT, EIO, EFAULT; mm/mempolicy.c queue_folios_pmd(), queue_pages_test_walk()",
     nodes=2,
 )
@@ -96,7 +96,9 @@ def strict(live: Live) -> None:
     each = memory.size // live.base_page
     half = Memory(live, memory.actor, memory.address + memory.size // 2, 1, memory.size // 2)
     for part in (memory, half):
+        policy = policy_of(part)
         live.expect_errno(errno.EIO, bind, part, [second], STRICT)
+        live.expect("the policy that it has", policy, policy_of(part))
         live.expect("base pages of each node", {first: 3 * each}, memory.numa_maps().nodes)
     live.expect("AnonHugePages", memory.length, anon_huge_pages(memory))
     bind(memory, [first], STRICT)

@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import signal
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -139,6 +140,8 @@ def promised_for_both(live: Live) -> None:
         found = {name: fault.promises(name) for name in ("copy", "wake", "zeropage")}
         with live.about(f"hugetlb pages: {kinds}"):
             live.expect("what is promised", {"copy": True, "wake": True, "zeropage": not any(kinds)}, found)
+            for page in range(len(kinds)):
+                live.expect_signal(signal.SIGBUS, memory.touch, page, at=memory.at(page))
         actor.end()
 
 

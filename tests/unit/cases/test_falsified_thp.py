@@ -72,6 +72,7 @@ _WITHOUT_HUGE_PAGES = {
     "other-memory-moved",
     "protected-zeroes",
     # what comes back from swap may be huge or not
+    "each-page-of-a-range",
     "swapoff",
     "moved-in-swap",
     "thread-comes-and-goes",
@@ -91,6 +92,7 @@ _WITHOUT_HUGE_PAGES = {
     "largest-arguments",
     "random-addresses-of-files",
     "fitting-addresses-of-files",
+    "beside-neighbours",
     "fitting-addresses-of-private-memory",
     "fitting-addresses-of-shared-memory",
     "shared-text",

@@ -3,7 +3,6 @@
 import errno
 import mmap
 import os
-import struct
 from dataclasses import dataclass
 from enum import IntFlag
 
@@ -117,7 +116,8 @@ def _query(live: Live, actor: Actor, address: int, asked: int = 0, room: int = 0
 
     Its name is told where there is ``room`` for it, in bytes.
     """
-    uapi, size = live.host.uapi, struct.calcsize(f"={_LAYOUT}")
+    uapi = live.host.uapi
+    size = len(uapi.pack(_LAYOUT, *[0] * 15))
     buffer = ordinary_memory(live, actor, 1)
     maps = live.open(actor, "/proc/self/maps")
     try:

@@ -8,10 +8,9 @@ import itertools
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
-from traceback import walk_stack
 from typing import Any
 
 from tests.unit.cases.recorded import Recorded, WithoutEvidence
@@ -21,8 +20,6 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.result import Result, Verdict
 
 Lie = Callable[[Event], Event]
-#: files and lines, from what asked to who called it
-Place = tuple[tuple[str, int], ...]
 
 COUNTERS = {
     "nr_hugepages": "HugePages_Total",
@@ -30,8 +27,6 @@ COUNTERS = {
     "resv_hugepages": "HugePages_Rsvd",
     "surplus_hugepages": "HugePages_Surp",
 }
-#: how many answers to one place are lied about
-_OF_EACH_PLACE = 9
 #: what ends a case
 _ENDS = ("end", "exit", "unmount", "remove_directory", "remove_swap", "write")
 #: the number of a line such as "Rss: 8 kB" or "thp_split_pmd 3", that of a whole file, and each like N0=5
@@ -192,51 +187,12 @@ def as_at_first(recorded: Recorded) -> Lie:
     return lie
 
 
-class _NotingMachine(WithoutEvidence):
-    """A recorded machine that notes which lines of the suite asked for each event, by its number."""
-
-    def __init__(self, events: list[Event]) -> None:
-        self.places: dict[int, Place] = {}
-        super().__init__(events)
-
-    def _act(self, operation: str, arguments: Sequence[Any]) -> Event:
-        self.places[self._next] = tuple((frame.f_code.co_filename, line) for frame, line in walk_stack(None))
-        return super()._act(operation, arguments)
-
-
 def other_answers(recorded: Recorded) -> Iterator[tuple[Event, Lie]]:
-    """Yield answers that the kernel gave to what a case did, with the lie of another one.
-
-    Each place that asks is lied to, and one that asks in a loop by some of the answers that it gets: the first, the
-    last and those between.
-    """
-    for event in _some_answers(recorded):
+    """Yield each answer that the kernel gave to what a case did, with the lie of another one."""
+    for event in recorded.events:
         answer = _other_answer(event)
-        assert answer is not None
-        yield event, instead(event, answer)
-
-
-@lru_cache(maxsize=8)
-def _some_answers(recorded: Recorded) -> list[Event]:
-    machine = _NotingMachine(recorded.events)
-    recorded.judge(machine)
-    asked: dict[tuple[Any, ...], list[Event]] = {}
-    for number, event in enumerate(recorded.events):
-        if _other_answer(event) is not None:
-            asked.setdefault((machine.places.get(number), event.get("errno"), _said(event)), []).append(event)
-    return [events[number] for events in asked.values() for number in _spread(len(events))]
-
-
-def _said(event: Event) -> str:
-    """Return whether an actor was told a value, an errno or a signal, and which of these."""
-    words = str(event["result"][0]).split() if event["operation"] == "request" else [""]
-    return words[0] if words[0] == "ok" else " ".join(words)
-
-
-def _spread(count: int) -> list[int]:
-    """Return the numbers below ``count``, or so many of them as are lied about, the first and the last with them."""
-    step = max(1.0, (count - 1) / (_OF_EACH_PLACE - 1))
-    return sorted({round(number * step) for number in range(min(count, _OF_EACH_PLACE))})
+        if answer is not None:
+            yield event, instead(event, answer)
 
 
 def _other_answer(event: Event) -> Event | None:

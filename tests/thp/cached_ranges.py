@@ -2,13 +2,12 @@
 
 import errno
 import mmap
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations, product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.file_contents import KnownFile, data_of
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.frames import unwritten_places
 from hugepage_qa.cases.hugetlb_files import HugeFile
@@ -28,7 +27,7 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_WILLNEED, MS_ASYNC, MS_INVALIDATE, MS_SYNC
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Refused
 
 CACHED = Area("thp/cached-ranges", sizes=Sizes.ONCE, uncleared=True)
 
@@ -237,15 +236,6 @@ def allocated_and_not_filled(live: Live) -> None:
             _expect_filled_alone(live, huge, start, length, behind=behind)
 
 
-def _data(live: Live, actor: Actor, descriptor: int) -> list[range]:
-    """Return the runs of base pages that lseek(2) finds as data."""
-    found, end = list[range](), 0
-    while (start := actor.result("lseek", descriptor, end, os.SEEK_DATA)) >= 0:
-        end = actor.result("lseek", descriptor, start, os.SEEK_HOLE)
-        found.append(range(start // live.base_page, end // live.base_page))
-    return found
-
-
 def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behind: bool) -> None:
     """Expect mincore(2) to tell of what is filled alone of a file that ``length`` bytes from ``start`` were given."""
     base, size, actor = live.base_page, pmd_size(live), live.actor()
@@ -269,7 +259,8 @@ def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behi
                 expect_no_node_short(live, size, 3)
             # each of the others would be waited for as long
             live.fail(f"base pages in memory, {what}", wanted, found)
-        live.expect(f"base pages that lseek(2) finds as data, {what}", wanted, _data(live, actor, descriptor))
+        data = [range(first // base, end // base) for first, end in data_of(live, actor, descriptor, memory.length)]
+        live.expect(f"base pages that lseek(2) finds as data, {what}", wanted, data)
 
     expect("allocated")
     actor.call("ftruncate", descriptor, memory.length)

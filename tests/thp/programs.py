@@ -30,8 +30,8 @@ _POINTER = 8
 _ROUNDS = 8
 _BOTTOM_UP = "proc/sys/vm/legacy_va_layout"
 _VALUE = 7
-#: huge pages for which there is no room between mappings that a program has from its start
-_ROOM = 32
+#: bytes for which there is no room between mappings that a program has from its start
+_ROOM = 64 * MIB
 
 
 @PROGRAMS.case(
@@ -115,7 +115,7 @@ def beside_neighbours(live: Live) -> None:
     let_only_pmd_inherit(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     size, base = pmd_size(live), live.base_page
-    length = _ROOM * size
+    length = max(size, _ROOM)
     point = mount_tmpfs(live, "always")
 
     def of_a_file(live: Live, actor: Actor, length: int) -> int:

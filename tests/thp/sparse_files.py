@@ -7,7 +7,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.file_contents import KnownFile, data_of
 from hugepage_qa.cases.file_transfers import READS
 from hugepage_qa.cases.large_folios import block_size, file_case
 from hugepage_qa.cases.live import Live
@@ -87,15 +87,7 @@ def _seek(file: KnownFile, start: int, whence: int) -> int:
 
 
 def _data(live: Live, file: KnownFile) -> list[tuple[int, int]]:
-    """Return where lseek(2) finds data in ``file``, and expect it to tell of data and holes in turn."""
-    end, whole, found = 0, file.contents.length, list[tuple[int, int]]()
-    while end < whole and (start := _seek(file, end, os.SEEK_DATA)) != -errno.ENXIO:
-        behind = _seek(file, start, os.SEEK_HOLE)
-        if not end <= start < behind <= whole:
-            live.fail("data behind what was found, and a hole behind that", f"from {end} to {whole}", (start, behind))
-        found.append((start, behind))
-        end = behind
-    return found
+    return data_of(live, file.actor, file.descriptor, file.contents.length)
 
 
 def _written(file: KnownFile) -> Iterator[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """Files of file systems through all that changes them, and what they must hold then, to the word."""
 
+import errno
 import mmap
 import os
 from collections.abc import Callable, Sequence
@@ -280,3 +281,18 @@ def written_file(live: Live, file_system: str, length: int, brought: Brought) ->
         file.actor.sum(memory.address, length)
         memory.unmap()
     return file
+
+
+def data_of(live: Live, actor: Actor, descriptor: int, length: int) -> list[tuple[int, int]]:
+    """Return where lseek(2) finds data in a file of at most ``length`` bytes: starts and ends of it in bytes.
+
+    Raises Failed where it does not tell of data and holes in turn.
+    """
+    end, found = 0, list[tuple[int, int]]()
+    while end < length and (start := actor.result("lseek", descriptor, end, os.SEEK_DATA)) != -errno.ENXIO:
+        behind = actor.result("lseek", descriptor, start, os.SEEK_HOLE)
+        if not end <= start < behind <= length:
+            live.fail("data behind what was found, and a hole behind that", f"from {end} to {length}", (start, behind))
+        found.append((start, behind))
+        end = behind
+    return found

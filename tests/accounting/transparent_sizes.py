@@ -6,8 +6,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import move_pages, nodes_of
-from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.memory_policy import move_all
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
 from hugepage_qa.cases.thp_memory import (
@@ -18,6 +17,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
     read_counters,
 )
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
@@ -26,6 +26,8 @@ from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 SMALLER = Area("accounting/transparent-sizes", sizes=Sizes.ONCE)
+
+_PAGES = 3
 
 
 @SMALLER.case(
@@ -53,18 +55,22 @@ def each_size_is_counted_for_itself(live: Live) -> None:
     nodes=2,
 )
 def as_many_when_they_move(live: Live) -> None:
-    need_memory(live, live.nodes[:2], 8 * pmd_size(live))
+    here, there = nodes = two_nodes_with_room(live, _PAGES)
     # smaller ones are unmapped part by part, wait to be split for that, and may be when they move once more
     unchanged = dict.fromkeys(_read(live), 0)
-    expect_change(live, unchanged, partial(huge_pages, live, 3), partial(_there_and_back, live), _read)
 
+    def on_the_first() -> Memory:
+        memory = huge_pages(live, _PAGES)
+        move_all(live, memory, "move_pages", there, here)
+        return memory
 
-def _there_and_back(live: Live, memory: Memory) -> None:
-    places = [memory.at(page) for page in range(memory.pages)]
-    here = nodes_of(memory.actor, places)
-    there = [next(node for node in live.nodes[:2] if node != each) for each in here]
-    for nodes in (there, here):
-        live.expect("nodes that its pages moved to", nodes, move_pages(memory.actor, places, nodes))
+    def there_and_back(memory: Memory) -> None:
+        for by, (source, target) in (("move_pages", nodes), ("mbind", nodes[::-1])):
+            move_all(live, memory, by, source, target)
+
+    memory = expect_change(live, unchanged, on_the_first, there_and_back, _read)
+    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
 
 
 @SMALLER.case(

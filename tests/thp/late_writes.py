@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.memory_policy import MOVES, base_pages_of, bind, nodes_of
+from hugepage_qa.cases.memory_policy import MOVES, bind, move_all
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import free_lazily, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
@@ -93,30 +93,15 @@ def _expect_written_kept(
                     case "protected":
                         memory.protect(mmap.PROT_READ)
                     case "moved":
-                        _move(live, memory, by, *nodes)
+                        move_all(live, memory, by, *nodes)
                     case "back":
-                        _move(live, memory, by, *reversed(nodes))
+                        move_all(live, memory, by, *reversed(nodes))
             page_all_out(live, memory)
             live.expect("words that changed under reclaim", 0, memory.wrong(start, length, _NEW_VALUE))
             if in_swap:
                 rest = memory.wrong(0, start) + memory.wrong(start + length, size - start - length)
                 live.expect("words that were not written and changed", 0, rest)
         memory.actor.end()
-
-
-def _move(live: Live, memory: Memory, by: str, source: int, target: int) -> None:
-    """Move all that is there of ``memory``, again where somebody had a hold of a part of it in that moment."""
-
-    def elsewhere() -> set[int]:
-        # what was not written the kernel may have taken: it is nowhere
-        return {node for node in nodes_of(memory.actor, base_pages_of(live, memory)) if node >= 0} - {target}
-
-    def has_moved() -> bool:
-        MOVES[by](live, memory, source, target)
-        return not elsewhere()
-
-    live.host.wait_until(has_moved)
-    live.expect("other nodes that it is on", set(), elsewhere())
 
 
 def _base_pages(live: Live, node: int) -> Memory:

@@ -289,8 +289,12 @@ def data_of(live: Live, actor: Actor, descriptor: int, length: int) -> list[tupl
     Raises Failed where it does not tell of data and holes in turn.
     """
     end, found = 0, list[tuple[int, int]]()
-    while end < length and (start := actor.result("lseek", descriptor, end, os.SEEK_DATA)) != -errno.ENXIO:
-        behind = actor.result("lseek", descriptor, start, os.SEEK_HOLE)
+    while end < length:
+        start = actor.result("lseek", descriptor, end, os.SEEK_DATA)
+        behind = actor.result("lseek", descriptor, max(start, end), os.SEEK_HOLE)
+        # behind the last data is a hole, or the end of the file
+        if start == -errno.ENXIO and behind in (end, -errno.ENXIO):
+            break
         if not end <= start < behind <= length:
             live.fail("data behind what was found, and a hole behind that", f"from {end} to {length}", (start, behind))
         found.append((start, behind))

@@ -198,6 +198,21 @@ def _by_migrate_pages(_live: Live, memory: Memory, source: int, target: int) -> 
 MOVES = {"move_pages": _by_move_pages, "mbind": _by_mbind, "migrate_pages": _by_migrate_pages}
 
 
+def move_all(live: Live, memory: Memory, by: str, source: int, target: int) -> None:
+    """Move all that is there of ``memory``, again where somebody had a hold of a part of it in that moment."""
+
+    def elsewhere() -> set[int]:
+        # what was not written the kernel may have taken: it is nowhere
+        return {node for node in nodes_of(memory.actor, base_pages_of(live, memory)) if node >= 0} - {target}
+
+    def has_moved() -> bool:
+        MOVES[by](live, memory, source, target)
+        return not elsewhere()
+
+    live.host.wait_until(has_moved)
+    live.expect("other nodes that it is on", set(), elsewhere())
+
+
 def _mask(actor: Actor, nodes: Iterable[int], words: int = 0) -> tuple[bytes, int]:
     """Return the node mask and its length in bits, of which the kernel takes one less (get_nodes())."""
     mask = actor.uapi.bitmap(nodes, words)

@@ -242,11 +242,12 @@ def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behi
     with_blocks(live, size, 4 if huge == "always" else 0)
     descriptor = live.open(actor, f"{mount_tmpfs(live, huge)}/file")
     memory = map_start(live, actor, descriptor, 3)
-    actor.call("ftruncate", descriptor, 0 if behind else memory.length)
+    at_first = 0 if behind else memory.length
+    actor.call("ftruncate", descriptor, at_first)
     actor.call("fallocate", descriptor, FALLOC_FL_KEEP_SIZE, start, length)
     filled = set[int]()
 
-    def expect(what: str) -> None:
+    def expect(what: str, of_file: int = memory.length) -> None:
         wanted = runs(filled)
 
         def told() -> list[range]:
@@ -259,10 +260,10 @@ def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behi
                 expect_no_node_short(live, size, 3)
             # each of the others would be waited for as long
             live.fail(f"base pages in memory, {what}", wanted, found)
-        data = [range(first // base, end // base) for first, end in data_of(live, actor, descriptor, memory.length)]
+        data = [range(first // base, end // base) for first, end in data_of(live, actor, descriptor, of_file)]
         live.expect(f"base pages that lseek(2) finds as data, {what}", wanted, data)
 
-    expect("allocated")
+    expect("allocated", at_first)
     actor.call("ftruncate", descriptor, memory.length)
     expect("in the file")
     buffer = actor.mmap(size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -284,7 +284,7 @@ def written_file(live: Live, file_system: str, length: int, brought: Brought) ->
 
 
 def data_of(live: Live, actor: Actor, descriptor: int, length: int) -> list[tuple[int, int]]:
-    """Return where lseek(2) finds data in a file of at most ``length`` bytes: starts and ends of it in bytes.
+    """Return where lseek(2) finds data in a file of ``length`` bytes: starts and ends of it in bytes.
 
     Raises Failed where it does not tell of data and holes in turn.
     """
@@ -292,8 +292,7 @@ def data_of(live: Live, actor: Actor, descriptor: int, length: int) -> list[tupl
     while end < length:
         start = actor.result("lseek", descriptor, end, os.SEEK_DATA)
         behind = actor.result("lseek", descriptor, max(start, end), os.SEEK_HOLE)
-        # behind the last data is a hole, or the end of the file
-        if start == -errno.ENXIO and behind in (end, -errno.ENXIO):
+        if start == -errno.ENXIO and behind == end:
             break
         if not end <= start < behind <= length:
             live.fail("data behind what was found, and a hole behind that", f"from {end} to {length}", (start, behind))

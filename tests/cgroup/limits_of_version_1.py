@@ -88,7 +88,9 @@ def huge_pages_refused(live: Live) -> None:
 
 
 @LIMITS.case(
-    "the same of a limit of memory and swap: of what is refused by it, that of memory counts nothing",
+    "a huge page that a limit of memory and swap has no room for, of the group or of the one above, is base pages, no"
+    " more than that is used, and that limit counts it, and none of memory; the most that was used stays until it is"
+    " reset",
     f"{DOC} 2.4, 2.5, 3, 5.1, 6; {_SOURCES}",
     since=_SINCE,
 )
@@ -170,19 +172,26 @@ def emptied(live: Live) -> None:
 
 def _expect_huge_pages_refused(live: Live, above: ControlGroup, kind: str) -> None:
     group = above.child("below")
+    expected, found = dict[str, list[set[str]]](), dict[str, list[set[str]]]()
     for name, map_pages in _memory(live).items():
         actor = actor_in(live, group)
         memory = _filled(live, map_pages(actor, _PAGES))
         for limited in (group, above):
-            with live.about(f"{name}, of the {'group' if limited is group else 'one above'}"):
+            row = f"{name}, of the {'group' if limited is group else 'one above'}"
+            expected[row] = [{kind} if each is limited else set() for each in (above, group)]
+            with live.about(row):
                 setting = _Limited((above, group), limited, kind)
                 _expect_no_limit_below(live, setting)
-                _expect_limited(live, setting, map_pages, actor)
+                found[row] = _expect_limited(live, setting, map_pages, actor)
                 live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
                 memory.expect_filled()
         actor.end()
         for each in (group, above):
             expect_about(live, each, f"{_MEMORY}.{_USED}", 0)
+    # at last: a known bug ends the case
+    none = {row: [set[str](), set[str]()] for row in expected}
+    known = {Quirk.REFUSALS_WITH_SWAP_UNCOUNTED: none} if kind == _WITH_SWAP else None
+    live.expect("limits that have refused any", expected, found, known)
 
 
 def _expect_no_limit_below(live: Live, setting: _Limited) -> None:
@@ -196,8 +205,11 @@ def _expect_no_limit_below(live: Live, setting: _Limited) -> None:
     live.expect("refused charges", before, setting.counted())
 
 
-def _expect_limited(live: Live, setting: _Limited, map_pages: _Map, actor: Actor) -> None:
-    """Expect a limit to have room for one huge page more, and to refuse the next one."""
+def _expect_limited(live: Live, setting: _Limited, map_pages: _Map, actor: Actor) -> list[set[str]]:
+    """Expect a limit to have room for one huge page more, and to refuse the next one.
+
+    Returns which limits of each group have counted a refusal since.
+    """
     size, limited = pmd_size(live), setting.limited
     limit = (_PAGES + 1) * size + size // 2
     names = [f"{kind}.{name}" for kind in _kinds(limited) for name in (_HIGHEST, _REFUSALS)]
@@ -216,10 +228,6 @@ def _expect_limited(live: Live, setting: _Limited, map_pages: _Map, actor: Actor
         {name for name, count in now.items() if count > was[name]}
         for now, was in zip(setting.counted(), before, strict=True)
     ]
-    expected = [{setting.kind} if group is limited else set[str]() for group in setting.groups]
-    none = [set[str]() for _group in setting.groups]
-    known = {Quirk.REFUSALS_WITH_SWAP_UNCOUNTED: none} if setting.kind == _WITH_SWAP else None
-    live.expect("limits that have refused any", expected, refused, known)
     for name in (_USED, _HIGHEST):
         found = limited.read_number(f"{setting.kind}.{name}")
         live.expect(f"whether {name} is within the limit", True, (_PAGES + 1) * size <= found <= limit)
@@ -238,6 +246,7 @@ def _expect_limited(live: Live, setting: _Limited, map_pages: _Map, actor: Actor
             for name in (_USED, _HIGHEST):
                 expect_about(live, group, f"{kind}.{name}", _PAGES)
     setting.lift()
+    return refused
 
 
 def _kinds(group: ControlGroup) -> list[str]:

@@ -23,8 +23,8 @@ SOURCE = "Documentation/filesystems/proc.rst PROCMAP_QUERY; fs/proc/task_mmu.c d
 _LAYOUT = "9Q4I2Q"
 
 
-class Is(IntFlag):
-    """What is asked for, and what a mapping is: PROCMAP_QUERY_*."""
+class Vma(IntFlag):
+    """What is asked for, and what a mapping is: PROCMAP_QUERY_VMA_* of include/uapi/linux/fs.h, and two more."""
 
     READABLE = 1
     WRITABLE = 2
@@ -33,7 +33,7 @@ class Is(IntFlag):
     FILE_BACKED = 32
 
 
-_WRITABLE = Is.READABLE | Is.WRITABLE
+_WRITABLE = Vma.READABLE | Vma.WRITABLE
 #: what the kernel calls hugetlb pages that no file was named for
 _ANONYMOUS = "/anon_hugepage (deleted)"
 
@@ -44,7 +44,7 @@ class _Told:
 
     start: int
     end: int
-    kind: Is
+    kind: Vma
     page_size: int
     offset: int
     name: str
@@ -54,28 +54,29 @@ class _Told:
     "at each address of a mapping of hugetlb pages, touched or not, PROCMAP_QUERY tells where it begins and ends, what"
     " its protection is, the size of its pages, its place in its file and the name of that",
     SOURCE,
-    pages=4,
+    pages=2,
     since="6.11",
 )
 def hugetlb_mappings(live: Live) -> None:
     actor = live.actor()
     path = f"{live.mount()}/file"
     file = live.open(actor, path, os.O_CREAT | os.O_RDWR)
-    private, shared = live.map(3, actor), live.map(1, actor, shared=True, fd=file, first=1)
+    private = live.map(3, actor, noreserve=True)
+    shared = live.map(1, actor, shared=True, fd=file, first=1)
     private.touch(1)
     _expect_told(live, private, _WRITABLE, live.size, 0, _ANONYMOUS)
-    _expect_told(live, shared, _WRITABLE | Is.SHARED, live.size, live.size, f"/{path.lstrip('/')}")
+    _expect_told(live, shared, _WRITABLE | Vma.SHARED, live.size, live.size, path)
     shared.protect(mmap.PROT_READ)
-    _expect_told(live, shared, Is.READABLE | Is.SHARED, live.size, live.size, f"/{path.lstrip('/')}")
+    _expect_told(live, shared, Vma.READABLE | Vma.SHARED, live.size, live.size, path)
     with live.about("asked for one that may be written"):
-        live.expect_errno(errno.ENOENT, _query, live, actor, shared.address, Is.WRITABLE)
+        live.expect_errno(errno.ENOENT, _query, live, actor, shared.address, Vma.WRITABLE)
     private.unmap(1, 1)
     hole, behind = private.at(1), Memory(live, actor, private.at(2), 1, live.size)
     _expect_told(live, behind, _WRITABLE, live.size, 2 * live.size, _ANONYMOUS)
     for place in (0, live.size - 1):
         with live.about(f"{place} bytes into a hole"):
             live.expect_errno(errno.ENOENT, _query, live, actor, hole + place)
-            found = _query(live, actor, hole + place, Is.COVERING_OR_NEXT | Is.FILE_BACKED)
+            found = _query(live, actor, hole + place, Vma.COVERING_OR_NEXT | Vma.FILE_BACKED)
             live.expect("where the next one begins", behind.address, found.start)
 
 
@@ -88,7 +89,7 @@ def hugetlb_mappings(live: Live) -> None:
 def other_mappings(live: Live) -> None:
     memory = huge_pages(live, 2)
     _expect_told(live, memory, _WRITABLE, live.base_page, 0, "")
-    live.expect_errno(errno.ENOENT, _query, live, memory.actor, memory.address, Is.FILE_BACKED)
+    live.expect_errno(errno.ENOENT, _query, live, memory.actor, memory.address, Vma.FILE_BACKED)
     let_only_pmd_inherit(live)
     actor = live.actor()
     path = f"{mount_tmpfs(live, 'always')}/file"
@@ -97,12 +98,11 @@ def other_mappings(live: Live) -> None:
     expect_shared(live, whole, True, "huge=always")
     size = pmd_size(live)
     part = Memory(live, actor, actor.mmap(size, READ_WRITE, mmap.MAP_PRIVATE, file, size), 1, size)
-    name = f"/{path.lstrip('/')}"
-    _expect_told(live, whole, _WRITABLE | Is.SHARED, live.base_page, 0, name)
-    _expect_told(live, part, _WRITABLE, live.base_page, size, name)
+    _expect_told(live, whole, _WRITABLE | Vma.SHARED, live.base_page, 0, path)
+    _expect_told(live, part, _WRITABLE, live.base_page, size, path)
 
 
-def _expect_told(live: Live, memory: Memory, kind: Is, page_size: int, offset: int, name: str) -> None:
+def _expect_told(live: Live, memory: Memory, kind: Vma, page_size: int, offset: int, name: str) -> None:
     end = memory.address + memory.length
     for place in (0, live.base_page + 1, memory.length - 1):
         with live.about(f"{place} bytes into a mapping of {name or 'anonymous memory'}"):
@@ -131,7 +131,7 @@ def _query(live: Live, actor: Actor, address: int, asked: int = 0, room: int = 0
     finally:
         actor.call("close", maps)
         buffer.unmap()
-    return _Told(start, end, Is(kind), page_size, offset, name)
+    return _Told(start, end, Vma(kind), page_size, offset, name)
 
 
 class QueriedMappings(LiveTest):

@@ -124,7 +124,6 @@ def promised_for_other_memory(live: Live) -> None:
     PROMISES,
     since="5.19",
     sizes=Sizes.BUDDY,
-    pages=2,
 )
 def promised_for_both(live: Live) -> None:
     for kinds in product((False, True), repeat=3):

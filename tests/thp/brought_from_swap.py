@@ -1,6 +1,5 @@
 """Shared memory that a program wants back from swap before it touches it."""
 
-import mmap
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -53,7 +52,6 @@ def each_page_of_a_range(live: Live) -> None:
         found = live.host.last_look(partial(missing, wanted), lambda found: not found)
         live.expect(f"base pages of {count} from {first} on that are not in memory", set(), found)
     memory.expect_filled()
-    memory.advise(mmap.MADV_REMOVE)
 
 
 class ThpBroughtFromSwap(LiveTest):

@@ -6,10 +6,9 @@ from functools import partial
 from itertools import accumulate, count, takewhile
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_policy import advised, base_pages, mapped_in_parts, set_policy, smaller_sizes
+from hugepage_qa.cases.thp_policy import advised, base_pages, mapped_in_parts, set_policy, some_smaller_sizes
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 FORKED_PARTS = Area("thp/forked-in-parts", sizes=Sizes.ONCE)
@@ -39,11 +38,9 @@ def _kinds(live: Live) -> Iterator[tuple[str, Callable[[], Memory]]]:
     """Yield what makes filled memory of each kind, and its name."""
     yield "base pages", partial(base_pages, live)
     yield "a huge page in parts", partial(mapped_in_parts, live)
-    sizes = smaller_sizes(live)
-    for size, path in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]} if sizes else ()):
+    for size, path in some_smaller_sizes(live):
         set_policy(live, "madvise", pmd="never")
         live.set_knob(f"{path}/enabled", "always")
-        with_blocks(live, size, 2)
         yield f"pages of {size >> 10} kB", partial(_filled, live)
         live.set_knob(f"{path}/enabled", "never")
 

@@ -1,6 +1,7 @@
 """Parts of mappings that mremap(2) moves by base pages: what of them is in swap, and which part of a file they show."""
 
 import mmap
+import os
 import signal
 from functools import partial
 from itertools import product
@@ -53,10 +54,11 @@ def moved_of_a_file(live: Live) -> None:
     let_rest(live)
     size, base = pmd_size(live), live.base_page
     places = ((base, base), (size, size), (size - base, 2 * base), (size + base, size - 2 * base))
-    for huge, (start, length), shift in product(("always", "never"), places, (0, base)):
+    points = {huge: mount_tmpfs(live, huge) for huge in ("always", "never")}
+    for (huge, point), (start, length), shift in product(points.items(), places, (0, base)):
         with live.about(f"huge={huge}, {length} bytes from {start} on, to a place {shift} further"):
             actor = live.actor()
-            memory = map_start(live, actor, live.open(actor, f"{mount_tmpfs(live, huge)}/file"), _PAGES)
+            memory = map_start(live, actor, live.open(actor, point, live.host.uapi.o_tmpfile | os.O_RDWR), _PAGES)
             expect_shared(live, memory, huge == "always", f"huge={huge}")
             whole = memory.seen_by(actor.fork())
             check = partial(actor.check, step=WORD, value=1 + start)

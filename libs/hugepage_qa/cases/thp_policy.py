@@ -45,6 +45,12 @@ def smaller_sizes(live: Live) -> list[tuple[int, str]]:
     return [(size, path) for size, path in sizes if size < pmd_size(live) and "enabled" in live.host.names(path)]
 
 
+def some_smaller_sizes(live: Live) -> list[tuple[int, str]]:
+    """Return the smallest, the middle and the largest of ``smaller_sizes``, each once; none where there are none."""
+    sizes = smaller_sizes(live)
+    return sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]} if sizes else ())
+
+
 def allows(enabled: str, pmd: str, advice: int | None) -> bool:
     """Tell whether a fault gets a PMD-sized page: the size's policy decides, which can inherit that of all."""
     if advice == MADV_NOHUGEPAGE:

@@ -272,7 +272,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         "cgroups)",
         since=KernelVersion(6, 15),
         until=KernelVersion(7, 3),
-        fix="not identified: 6.18.44 has it, and the sources of 7.3.4 set it for memory and swap, too",
+        fix="not identified: 6.18.44 has the bug; the sources of 7.3.4 set track_failcnt for memory and swap, too",
         seen="6.18.44; right on 6.1.176, 6.12.117",
     ),
 }

@@ -13,6 +13,8 @@ from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.memory_policy import move_all, node_of
+from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.thp_memory import (
     expect_shared,
@@ -97,6 +99,37 @@ def held_file_among_others(live: Live) -> None:
                 _expect_value(live, file, 0)
             _empty(*files, taker, late)
             live.expect("bytes that are free without files", count * size, _free(live, point))
+
+
+@HELD_FILES.case(
+    "a file that a full tmpfs looks at for what its huge page has behind the end, and that has none any more, is held"
+    " by nobody afterwards, however often that was: its page moves to another node and back",
+    f"fallocate(2) ENOSPC; move_pages(2); {END}",
+    nodes=2,
+)
+def looked_at_in_vain(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, page, nodes = pmd_size(live), live.base_page, live.nodes[:2]
+    need_memory(live, nodes, size)
+    point = live.mount_other(f"huge=always,size={size},mode=0700", "tmpfs")
+    for times in (1, 3):
+        with live.about(f"looked at {times} times"):
+            file = _file_to(live, point, "file", 0)
+            file.punch_bytes(page, page)
+            live.expect("st_blocks of a file whose huge page was split", page, file.blocks)
+            other = HugeFile(live, file.actor, live.open(file.actor, f"{point}/other"))
+            for _time in range(times):
+                live.expect_errno(errno.ENOSPC, file.actor.call, "fallocate", other.descriptor, 0, 0, size)
+            mapping = map_file(live, file.actor, file.descriptor, 1)
+            memory = Memory(live, file.actor, mapping.address, 1, page)
+            live.expect("what the file holds", _VALUE, memory.read())
+            source = node_of(memory)
+            there = next(node for node in nodes if node != source)
+            for start, end in ((source, there), (there, source)):
+                with live.about(f"moved to node {end}"):
+                    move_all(live, memory, "move_pages", start, end)
+            live.expect("what the file holds when it has moved", _VALUE, memory.read())
+            _empty(file, other)
 
 
 def _allocated(file: HugeFile, length: int) -> int:

@@ -199,18 +199,23 @@ MOVES = {"move_pages": _by_move_pages, "mbind": _by_mbind, "migrate_pages": _by_
 
 
 def move_all(live: Live, memory: Memory, by: str, source: int, target: int) -> None:
-    """Move all that is there of ``memory``, again where somebody had a hold of a part of it in that moment."""
+    """Move all that is there of ``memory``, again where somebody had a hold of a part of it in that moment.
+
+    Raises Failed where some of it never moves.
+    """
 
     def elsewhere() -> set[int]:
         # what was not written the kernel may have taken: it is nowhere
         return {node for node in nodes_of(memory.actor, base_pages_of(live, memory)) if node >= 0} - {target}
 
-    def has_moved() -> bool:
+    def left() -> set[int]:
         MOVES[by](live, memory, source, target)
-        return not elsewhere()
+        return elsewhere()
 
-    live.host.wait_until(has_moved)
-    live.expect("other nodes that it is on", set(), elsewhere())
+    found = live.host.last_look(left, lambda nodes: not nodes)
+    if found:
+        # each of the others would be waited for as long
+        live.fail("other nodes that it is on", set(), found)
 
 
 def _mask(actor: Actor, nodes: Iterable[int], words: int = 0) -> tuple[bytes, int]:

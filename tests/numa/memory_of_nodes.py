@@ -94,8 +94,8 @@ def bound_memory_takes_no_page_of_another_node(live: Live) -> None:
 
 
 @MEMORY.case(
-    "memory that is bound to a node cannot reserve the pages of others, and what is refused leaves nothing reserved and"
-    " no surplus page: of private and shared memory, a file and a segment",
+    "memory that is bound to a node cannot reserve the pages of others, nor those of its own that are in use, and what"
+    " is refused leaves nothing reserved and no surplus page: of private and shared memory, a file and a segment",
     "mm/hugetlb.c hugetlb_acct_memory(), allowed_mems_nr(), since 8ca39e6874f8",
     nodes=2,
     since="5.9",
@@ -115,6 +115,9 @@ def a_bound_process_reserves_pages_of_its_node(live: Live) -> None:
         memory = live.map(1, actor, shared=shared)
         memory.touch()
         live.expect("node in numa_maps", {here: 1}, memory.numa_maps().nodes)
+        # the page of the node is in use, and free ones are elsewhere alone
+        live.expect_errno(errno.ENOMEM, live.map, 1, actor, shared=shared)
+        live.expect_pool(nr=3, free=2)
         memory.unmap()
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import Version, new_group
-from hugepage_qa.cases.group_memory import actor_in
+from hugepage_qa.cases.group_memory import actor_in, give_what_is_in_swap
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.swapped import need_swap
@@ -39,9 +39,7 @@ def each_page_of_a_range(live: Live) -> None:
 
     def left() -> set[int]:
         memory.advise(MADV_PAGEOUT)
-        # what was written to swap lies in memory still, until a group has to give it
-        for limit in ("0", "max"):
-            group.write("memory.high", limit)
+        give_what_is_in_swap(group)
         return in_memory()
 
     for first, count in ((0, 1), (3, 5), (every.stop - 2, 2), (1, every.stop // 2)):

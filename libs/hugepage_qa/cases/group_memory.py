@@ -66,6 +66,12 @@ def swap_of(live: Live, actor: Actor) -> int:
     return sum(mapping.fields.get("Swap", 0) for mapping in read_smaps(ObservedTree(live.host), actor.pid) or ())
 
 
+def give_what_is_in_swap(group: ControlGroup) -> None:
+    """Have ``group``, of version 2, give what was written to swap: it lies in memory still until that is needed."""
+    for limit in ("0", "max"):
+        group.write("memory.high", limit)
+
+
 def expect_all_there(live: Live, memory: Memory) -> None:
     """Expect all of ``memory`` to be mapped or in swap."""
     found = sum(mapping.rss + mapping.fields["Swap"] for mapping in memory.all_mappings())

@@ -3,6 +3,7 @@
 import errno
 import mmap
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -11,7 +12,7 @@ from typing import TypeVar
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
 from hugepage_qa.cases.race import at_once
-from hugepage_qa.kernel.uapi import iowr
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, iowr
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.version import KernelVersion
@@ -330,8 +331,24 @@ class Userfault:
 
 
 def protected_pages(memory: Memory) -> list[int]:
-    """Return the numbers of the base pages of which pagemap says that userfaultfd protects them."""
-    return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & WRITE_PROTECTED]
+    """Return the numbers of the base pages that userfaultfd protects, of those that ``pagemap_by_number`` shows."""
+    return [number for number, entry in memory.pagemap_by_number().items() if entry & WRITE_PROTECTED]
+
+
+def words_to_copy(live: Live, value: int, actor: Actor | None = None) -> Memory:
+    """Return ordinary memory of one page's length that is filled with ``value``, a base page off a border of pages.
+
+    Words that lie alike behind such borders take the same places of an emulated TLB: from page to page copying takes
+    ten times as long as from there, half a minute for some GiB.
+    """
+    owner, size = actor or live.actor(), live.size
+    room = owner.mmap(2 * size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | owner.uapi.map_noreserve)
+    memory = Memory(live, owner, room + -room % size + live.base_page, 1, size)
+    with suppress(Refused):
+        # a kernel without transparent huge pages takes longer
+        memory.advise(MADV_HUGEPAGE)
+    memory.fill(value)
+    return memory
 
 
 def offered_features(live: Live) -> Feature:

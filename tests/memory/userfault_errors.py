@@ -19,6 +19,7 @@ COPY = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; mm/hugetlb.c h
     "memory that was not touched before is held by another page while it is copied: where the pool's last one holds it"
     " nothing is filled, ENOMEM, and no count changes; from the same memory it is, once touched",
     COPY,
+    since="5.14",  # 8cc5fcbb5be8: before, the page itself held it
     pages=2,
 )
 def last_page_holds_what_is_copied(live: Live) -> None:

@@ -23,7 +23,7 @@ _CONTENTS = (None, 1, None, 77, 78, None)
 _PART = 5
 #: huge pages of swap: more than twice what there is of memory
 _ROOM = 8
-WRITING = "mm/page_io.c swap_writepage(), swap_zeromap_folio_set(), swap_zeromap_folio_clear()"
+WRITING = "mm/page_io.c swap_zeromap_folio_set(), swap_zeromap_folio_clear(), since 0ca0c24e3211"
 
 
 @REWRITTEN.case(
@@ -52,7 +52,7 @@ def zeroes_and_others(live: Live) -> None:
 @REWRITTEN.case(
     "what goes to swap on a device in huge pages of whichever size, and is read from there, comes back as it was last,"
     " zeroes or something else, all of it or every other base page",
-    f"{WRITING}, swap_read_folio(); mm/memory.c do_swap_page()",
+    f"{WRITING}; mm/memory.c do_swap_page()",
     since="5.4",  # MADV_PAGEOUT
 )
 def on_a_device(live: Live) -> None:

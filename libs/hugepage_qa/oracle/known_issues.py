@@ -42,6 +42,7 @@ class Quirk(Enum):
     MERGED_RANGE_TAKES_POLICY = "merged-range-takes-policy"
     REMOUNT_KEEPS_POLICY = "remount-keeps-policy"
     REFUSALS_WITH_SWAP_UNCOUNTED = "refusals-with-swap-uncounted"
+    PRIVATE_SWAP_UNTOLD = "private-swap-untold"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

@@ -275,4 +275,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="not identified: 6.18.44 has the bug; the sources of 7.3.4 set track_failcnt for memory and swap, too",
         seen="6.18.44; right on 6.1.176, 6.12.117",
     ),
+    Quirk.PRIVATE_SWAP_UNTOLD: KnownIssue(
+        quirk=Quirk.PRIVATE_SWAP_UNTOLD,
+        summary="smaps shows no swap of a file in a tmpfs that is mapped private and may be written",
+        example="file of 4 MiB in a tmpfs that is swapped out, mapped private and writable: Swap is 0 kB, and 4096 kB "
+        "where it may be read alone",
+        cause="smaps_pte_hole() has shmem_partial_swap_usage() look at addresses where it takes places in the file "
+        "(48131e03ca4e)",
+        since=KernelVersion(4, 5),
+        until=KernelVersion(5, 16),
+        fix="02399c880239 (5.16)",
+        seen="5.10.223; right on 6.1.192",
+    ),
 }

@@ -77,6 +77,7 @@ _OF_MACHINE = {
     "the report of memory tells of each node how much of it is in huge pages, anonymous, shared, and shared and mapped"
     " as a whole, to the page, what is locked of it, and all else as the meminfo of the node does",
     SYSRQ,
+    since="5.11",  # f0c0c115fb81: before, page tables are those of zones
 )
 def huge_pages_of_nodes(live: Live) -> None:
     need_logged_reports(live)

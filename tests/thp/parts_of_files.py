@@ -136,7 +136,9 @@ def _expect_swap_of_parts(live: Live, *, whole: bool = False) -> None:
                     part = _map(live, file, first, count, shared=shared)
                     all_of_them = ((first + count - 1) // every - first // every + 1) * memory.size
                     may_differ = whole and huge == "always" and all_of_them != part.length
-                    known = {Quirk.SWAP_OF_A_PART_COUNTS_ALL: all_of_them} if may_differ else None
+                    known = {Quirk.SWAP_OF_A_PART_COUNTS_ALL: all_of_them} if may_differ else {}
+                    if not shared:
+                        known |= {Quirk.PRIVATE_SWAP_UNTOLD: 0}
                     live.expect(f"Swap, shared: {shared}", part.length, swapped(part), known)
                     part.unmap()
         part = _map(live, file, every - 1, 2)

@@ -10,7 +10,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVE_ALL, STRICT, Mode, bind, move_page, pages_told, set_policy
 from hugepage_qa.cases.pages_of_a_node import expect_left, expect_on_node, filled_page_on, require_no_free_page
 from hugepage_qa.cases.pinned_pages import pinned, pipe_with, word_from
-from hugepage_qa.cases.userfaultfd import Feature, Userfault, words_to_copy
+from hugepage_qa.cases.userfaultfd import Feature, Userfault
 from hugepage_qa.cases.userfaultfd import Mode as Faults
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -139,7 +139,7 @@ def page_that_was_copied(live: Live) -> None:
     since="5.14",
 )
 def page_that_its_program_brought(live: Live) -> None:
-    _expect_to_move(live, 1, _brought, _brought_into_a_file, _gone_on_with)
+    _expect_to_move(live, 2, _brought, _brought_into_a_file, _gone_on_with)
 
 
 def _expect_to_move(live: Live, pages: int, *ways: Callable[[Live, Actor], Memory]) -> None:
@@ -222,7 +222,8 @@ def _brought_into_a_file(live: Live, actor: Actor) -> Memory:
 
 def _filled_by(live: Live, memory: Memory) -> Memory:
     """Have ``memory`` filled by its program (UFFDIO_COPY)."""
-    source = words_to_copy(live, 1, memory.actor)
+    source = live.map(1, memory.actor)
+    source.fill()
     fault = Userfault(memory, Faults.MISSING, Feature.MISSING_HUGETLBFS)
     live.expect("bytes copied", live.size, fault.copy(source))
     return memory

@@ -21,7 +21,7 @@ from hugepage_qa.cases.thp_memory import (
     shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy
-from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages, words_to_copy
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_COLLAPSE, MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -46,11 +46,12 @@ _FLAGS = frozenset(("um", "uw", "ui"))
     "what a program fills no more is zero at the next touch, out of the reservation, private or shared; a page that it"
     " filled stays, and of the rest it is still asked",
     UNREGISTER,
-    pages=3,
+    pages=4,
 )
 def missing(live: Live) -> None:
     for shared in (False, True):
-        source = words_to_copy(live, _VALUE)
+        source = live.map(1)
+        source.fill(_VALUE)
         memory = live.map(3, source.actor, shared=shared)
         fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
         fault.copy(source)
@@ -58,18 +59,18 @@ def missing(live: Live) -> None:
         _expect_flags(live, memory, {0: {"um"}, 1: set(), 2: {"um"}})
         memory.expect_zero(1)
         live.expect_signal(signal.SIGBUS, memory.touch, 2)
-        live.expect_pool(nr=3, free=1, resv=1)
+        live.expect_pool(nr=4, free=1, resv=1)
         fault.unregister()
         _expect_flags(live, memory, {page: set() for page in range(3)})
         memory.expect_zero(2)
-        live.expect_pool(nr=3, free=0)
+        live.expect_pool(nr=4, free=0)
         memory.expect_filled(_VALUE, 0, 1)
         if live.kernel_version >= _GIVEN_BACK_SINCE:
             # it is zero, too: nobody fills it
             memory.advise(MADV_DONTNEED, 0, 1)
             live.expect("what is there after MADV_DONTNEED", _VALUE if shared else 0, memory.read())
         memory.actor.end()
-        live.expect_pool(nr=3, free=3)
+        live.expect_pool(nr=4, free=4)
 
 
 @UNREGISTERED.case(
@@ -258,17 +259,18 @@ def _expect_huge(live: Live, memory: Memory, pages: int) -> None:
     "a part of a mapping is registered alone: beside it pages come as always, and the whole of it can be registered"
     " then",
     REGISTER,
-    pages=3,
+    pages=4,
 )
 def part_of_a_mapping(live: Live) -> None:
-    source = words_to_copy(live, _VALUE)
+    source = live.map(1)
+    source.fill(_VALUE)
     memory = live.map(3, source.actor)
     middle = memory.part(1)
     fault = Userfault(middle, Mode.MISSING, Feature.MISSING_HUGETLBFS)
     _expect_flags(live, memory, {0: set(), 1: {"um"}, 2: set()})
     memory.expect_zero(0)
     live.expect_signal(signal.SIGBUS, memory.touch, 1)
-    live.expect_pool(nr=3, free=2, resv=2)
+    live.expect_pool(nr=4, free=2, resv=2)
     # a page that is not registered cannot be filled
     live.expect_errno(errno.ENOENT, fault.handling(memory).copy, source, 2)
     # the same once more, and then all of it
@@ -278,7 +280,7 @@ def part_of_a_mapping(live: Live) -> None:
     live.expect_signal(signal.SIGBUS, memory.touch, 2)
     fault.copy(source)
     live.expect("what was copied", 0, memory.actor.check(memory.at(1), live.size, memory.step, _VALUE))
-    live.expect_pool(nr=3, free=1, resv=1)
+    live.expect_pool(nr=4, free=1, resv=1)
 
 
 @UNREGISTERED.case(

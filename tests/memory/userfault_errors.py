@@ -7,7 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, words_to_copy
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -72,10 +72,11 @@ def reserved_page_is_not_held(live: Live) -> None:
     "what goes beyond the memory that is registered, and memory in its place since, is not filled: ENOENT, and no count"
     " changes; what is left of it is",
     f"{COPY}; ioctl_userfaultfd(2) ENOENT; mm/userfaultfd.c find_dst_vma()",
-    pages=3,
+    pages=4,
 )
 def copy_beyond_the_memory(live: Live) -> None:
-    source = words_to_copy(live, 7)
+    source = live.map(1)
+    source.fill(7)
     for shared in (False, True):
         memory = live.map(3, source.actor, shared=shared)
         fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
@@ -84,23 +85,24 @@ def copy_beyond_the_memory(live: Live) -> None:
         kept = 2 if shared else 0  # a file keeps what is reserved in it
         for page, length in ((0, 2 * live.size), (1, live.size), (2, live.size)):
             live.expect_errno(errno.ENOENT, fault.copy, source, page, length=length)
-        live.expect_pool(nr=3, free=3, resv=1 + kept)
+        live.expect_pool(nr=4, free=3, resv=1 + kept)
         live.expect("bytes copied", live.size, fault.copy(source))
         memory.expect_filled(7, pages=1)
-        live.expect_pool(nr=3, free=2, resv=kept)
+        live.expect_pool(nr=4, free=2, resv=kept)
         memory.unmap(0, 1)
-        live.expect_pool(nr=3, free=3)
+        live.expect_pool(nr=4, free=3)
 
 
 @USERFAULT_ERRORS.case(
     "what has a page is not filled once more by a copy, EEXIST: no count changes, nor what is in it, and when it is"
     " gone nothing is reserved",
     f"{COPY}; ioctl_userfaultfd(2) EEXIST; mm/hugetlb.c hugetlb_mfill_atomic_pte()",
-    pages=2,
+    pages=3,
 )
 def filled_once_more(live: Live) -> None:
     file = new_memfd(live)
-    source = words_to_copy(live, 7, file.actor)
+    source = live.map(1, file.actor)
+    source.fill(7)
     for shared in (True, False):
         with live.about("shared" if shared else "private"):
             file.truncate(1)
@@ -110,10 +112,10 @@ def filled_once_more(live: Live) -> None:
             for _time in range(2):
                 live.expect_errno(errno.EEXIST, fault.copy, source)
             memory.expect_filled(8)
-            live.expect_pool(nr=2, free=1)
+            live.expect_pool(nr=3, free=1)
             memory.unmap()
             file.truncate(0)
-            live.expect_pool(nr=2, free=2)
+            live.expect_pool(nr=3, free=2)
 
 
 @USERFAULT_ERRORS.case(

@@ -3,7 +3,6 @@
 import errno
 import mmap
 from collections.abc import Callable
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -12,11 +11,9 @@ from typing import TypeVar
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
 from hugepage_qa.cases.race import at_once
-from hugepage_qa.kernel.counters import read_meminfo
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, iowr
+from hugepage_qa.kernel.uapi import iowr
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor, Refused
-from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 
 Acted = TypeVar("Acted")
@@ -30,8 +27,6 @@ _NONBLOCK = 0o4000
 MESSAGE_SIZE = 32
 # include/uapi/asm-generic/poll.h
 _POLLIN = 1
-#: bytes that are left to others
-_ROOM = 128 * MIB
 
 # include/uapi/linux/userfaultfd.h: the number and the argument of each UFFDIO_*, all of them _IOWR() but one
 _CALLS = {
@@ -337,24 +332,6 @@ class Userfault:
 def protected_pages(memory: Memory) -> list[int]:
     """Return the numbers of the base pages that userfaultfd protects, of those that ``pagemap_by_number`` shows."""
     return [number for number, entry in memory.pagemap_by_number().items() if entry & WRITE_PROTECTED]
-
-
-def words_to_copy(live: Live, value: int, actor: Actor | None = None) -> Memory:
-    """Return ordinary memory of one page's length that is filled with ``value``, a base page off a border of pages.
-
-    Words that lie alike behind such borders take the same places of an emulated TLB: from page to page copying takes
-    ten times as long as from there, half a minute for some GiB. Raises CannotRun where memory is short.
-    """
-    owner, size = actor or live.actor(), live.size
-    if read_meminfo(live.host).get("MemAvailable", 0) < size + _ROOM:
-        raise CannotRun(f"there are no {size + _ROOM >> 20} MiB of memory to copy from, and for others")
-    room = owner.mmap(2 * size, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | owner.uapi.map_noreserve)
-    memory = Memory(live, owner, room + -room % size + live.base_page, 1, size)
-    with suppress(Refused):
-        # a kernel without transparent huge pages takes longer
-        memory.advise(MADV_HUGEPAGE)
-    memory.fill(value)
-    return memory
 
 
 def offered_features(live: Live) -> Feature:

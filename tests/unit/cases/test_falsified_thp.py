@@ -16,6 +16,9 @@ from hugepage_qa.cases.result import Verdict
 _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( kB)$", re.MULTILINE)
 #: what they judge is Rss, counters, refusals or contents, and no huge page of a mapping
 _WITHOUT_HUGE_PAGES = {
+    "looked-at-in-vain",
+    "on-a-device",
+    "zeroes-and-others",
     # where what was moved is swapped out from
     "remapped-is-swapped-out",
     "moved-by-user-is-swapped-out",

@@ -211,7 +211,7 @@ def _expect_protected_in_both(live: Live, memory: Memory, feature: Feature, *, s
     fault = Userfault(memory, Mode.WRITE_PROTECTED, features, waits=True)
     fault.write_protect()
     child, faults = fault.fork(live)
-    every = memory.part(0).numbers_shown()
+    every = [*range(memory.size // live.base_page)]
     for one in (memory, child):
         live.expect("base pages that are protected", every, protected_pages(one))
     faults.write_protect(on=False)

@@ -225,7 +225,7 @@ def protected_page_moved(live: Live) -> None:
         live.expect_signal(signal.SIGBUS, memory.touch)
         there = memory.moved_to(room_for(memory.actor, 1, live.size))
         found = len(protected_pages(there))
-        known = {Quirk.MOVED_PAGE_STAYS_PROTECTED: len(there.numbers_shown())}
+        known = {Quirk.MOVED_PAGE_STAYS_PROTECTED: live.size // live.base_page}
         live.expect("base pages that pagemap shows as protected", 0, found, known)
         if found:
             return  # a write would not end
@@ -251,7 +251,7 @@ def protected_page_forked(live: Live) -> None:
         Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
         # a shared page is mapped for the child when it is written
         child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
-        every = len(memory.numbers_shown())
+        every = live.size // live.base_page
         known = {} if shared else {Quirk.FORKED_PAGE_STAYS_PROTECTED: every}
         live.expect("base pages that are protected in the child", 0, len(protected_pages(child)), known)
         child.fill(4)
@@ -277,10 +277,10 @@ def closed(live: Live) -> None:
         fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
         for page in range(2):
             fault.write_protect(page)
-        every = len(memory.numbers_shown())
-        live.expect("base pages that are protected", every, len(protected_pages(memory)))
+        every = live.size // live.base_page
+        live.expect("base pages that are protected", 2 * every, len(protected_pages(memory)))
         memory.actor.call("close", fault.descriptor)
-        found, known = len(protected_pages(memory)), {Quirk.CLOSED_USERFAULTFD_PROTECTS: every}
+        found, known = len(protected_pages(memory)), {Quirk.CLOSED_USERFAULTFD_PROTECTS: 2 * every}
         live.expect("base pages that are protected when it is closed", 0, found, known)
         memory.expect_filled(3, pages=1)
         memory.fill(4)
@@ -291,7 +291,7 @@ def closed(live: Live) -> None:
 
 def expect_protected(live: Live, memory: Memory, *, is_protected: bool = True) -> None:
     """Expect pagemap to say of all base pages of a page, or of none, that userfaultfd protects them."""
-    expected = len(memory.numbers_shown()) if is_protected else 0
+    expected = live.size // live.base_page if is_protected else 0
     live.expect("base pages that pagemap shows as protected", expected, len(protected_pages(memory)))
 
 

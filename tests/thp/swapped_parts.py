@@ -239,7 +239,8 @@ def _expect_swap_of_each(live: Live, huge: str) -> None:
     _point, file, memory = _filled_file(live, huge)
     # what was swapped out as a whole is in swap as such
     unit = pmd_size(live) if huge == "always" else live.base_page
-    mappings = _mapped_in_parts(live, file, memory.length, unit)
+    whole = memory.length
+    mappings = _mapped_in_parts(live, file, whole, unit)
 
     def is_out() -> bool:
         if parts_out(live, memory, [(0, memory.length)], lambda: swapped(memory) == memory.length):
@@ -251,8 +252,8 @@ def _expect_swap_of_each(live: Live, huge: str) -> None:
     live.host.wait_until(is_out)
     # what is read comes back: of a large part of swap more than that may
     for back in (0, memory.length // 4, memory.length // 2 + unit) if huge == "never" else (0,):
-        parts = [(what, min(end, memory.length) - max(start, back), mapping) for what, start, end, mapping in mappings]
-        if not _is_shown(live, memory, back, [(what, max(left, 0), mapping) for what, left, mapping in parts]):
+        parts = [(what, max(min(end, whole) - max(start, back), 0), part) for what, start, end, part in mappings]
+        if not _is_shown(live, memory, back, parts):
             # each of the others would be waited for as long
             break
     memory.actor.end()

@@ -26,8 +26,8 @@ PAGEMAP = "/proc/self/pagemap"
 #: one process alone, write-protected by userfaultfd, of a file or shared, in swap (its place there), present
 FRAME, SOFT_DIRTY, EXCLUSIVE, OF_A_FILE, PRESENT = (1 << 55) - 1, 1 << 55, 1 << 56, 1 << 61, 1 << 63
 WRITE_PROTECTED, SWAPPED = 1 << 57, 1 << 62
-#: of pagemap, in one request; and at each end of a gigantic page
-_ENTRIES, _ENDS = 2048, 256
+#: of pagemap, in one request
+_ENTRIES = 2048
 #: Documentation/admin-guide/LSM/Yama.rst
 _PTRACE_SCOPE, _NOBODY_MAY = "proc/sys/kernel/yama/ptrace_scope", "3"
 
@@ -159,25 +159,6 @@ class Memory:
             found += read_entries(self.actor, pagemap, address // base_page, step // base_page)
         self.actor.call("close", pagemap)
         return found
-
-    def numbers_shown(self) -> list[int]:
-        """Return the numbers of the base pages that ``pagemap_by_number`` shows."""
-        every = self.size // self._live.base_page
-        ends = range(every) if self.size < _GIGANTIC else (*range(_ENDS), *range(every - _ENDS, every))
-        return [page * every + number for page in range(self.pages) for number in ends]
-
-    def pagemap_by_number(self) -> dict[int, int]:
-        """Return the entries of its base pages by number: of gigantic pages those at both ends. Raises Refused.
-
-        Such a page is one entry of a page table, from which the kernel makes those of all its base pages.
-        """
-        if self.size < _GIGANTIC:
-            return dict(enumerate(self.whole_pagemap()))
-        pagemap, base_page = self._live.open(self.actor, PAGEMAP, os.O_RDONLY), self._live.base_page
-        first, numbers = self.address // base_page, self.numbers_shown()
-        found = [entry for at in numbers[::_ENDS] for entry in read_entries(self.actor, pagemap, first + at, _ENDS)]
-        self.actor.call("close", pagemap)
-        return dict(zip(numbers, found, strict=True))
 
     def present_frames(self, pages: int) -> list[int]:
         """Return the frames of the base pages that are there in the first ``pages`` pages. Raises Refused."""

@@ -330,8 +330,8 @@ class Userfault:
 
 
 def protected_pages(memory: Memory) -> list[int]:
-    """Return the numbers of the base pages that userfaultfd protects, of those that ``pagemap_by_number`` shows."""
-    return [number for number, entry in memory.pagemap_by_number().items() if entry & WRITE_PROTECTED]
+    """Return the numbers of the base pages of which pagemap says that userfaultfd protects them."""
+    return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & WRITE_PROTECTED]
 
 
 def offered_features(live: Live) -> Feature:

@@ -80,9 +80,7 @@ def senseless_options(live: Live) -> None:
 
 @HUGETLBFS.case("a mount without pagesize= has pages of the default size", OPTIONS, sizes=Sizes.DEFAULT)
 def default_page_size(live: Live) -> None:
-    point = live.host.mount("")
-    use = live.host.file_system(point)
-    live.host.unmount(point)
+    use = live.host.file_system(live.mount_other("", "hugetlbfs"))
     live.expect("block size", live.size, use.block_size)
 
 

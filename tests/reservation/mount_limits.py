@@ -246,9 +246,9 @@ def min_size_in_percent(live: Live) -> None:
     if reserved > 4:
         raise CannotRun("of the pages of this pool a percent is more than a case has")
     for part, pages in ((percent, reserved), (0, 0)):
-        point = live.host.mount(f"pagesize={live.size},min_size={part}%")
+        point = live.mount(min_size=f"{part}%")
         live.expect_pool(nr=4, free=4, resv=pages)
-        live.host.unmount(point)
+        live.unmount(point)
         live.expect_pool(nr=4, free=4)
     expect_blocks(live, live.mount(min_size=f"{percent}%", size="100%"), persistent, persistent)
     live.expect_pool(nr=4, free=4, resv=reserved)
@@ -257,9 +257,9 @@ def min_size_in_percent(live: Live) -> None:
 @LIMITS.case("what min_size= reserved is free again when the mount has gone", MIN_SIZE, pages=2)
 def min_size_goes_with_the_mount(live: Live) -> None:
     for _turn in range(2):
-        point = live.host.mount(f"pagesize={live.size},min_size={2 * live.size}")
+        point = live.mount(min_size=2 * live.size)
         live.expect_pool(nr=2, free=2, resv=2)
-        live.host.unmount(point)
+        live.unmount(point)
         live.expect_pool(nr=2, free=2)
         live.map(2).unmap()
 

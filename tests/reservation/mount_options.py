@@ -66,11 +66,11 @@ def units(live: Live) -> None:
                 live.expect("f_files, f_ffree, f_blocks, f_bfree", wanted, found)
         if live.size % factor == 0:
             word = f"{live.size // factor}{unit}"
-            point = live.host.mount(f"pagesize={word},min_size={word}")
+            point = live.mount(pagesize=word, min_size=word)
             wanted_options = {"pagesize": shown_page_size(live), "min_size": f"{live.size}", **own}
             live.expect(f"options with pagesize={word},min_size={word}", wanted_options, _shown(live, point))
             live.expect_pool(nr=1, free=1, resv=1)
-            live.host.unmount(point)
+            live.unmount(point)
     live.expect_pool(nr=1, free=1)
 
 
@@ -122,7 +122,7 @@ def limits_in_use(live: Live) -> None:
         ({"min_size": size, "size": 2 * size, "nr_inodes": 5}, 2, 5),
     )
     for given, blocks, files in cases:
-        point = live.host.mount(",".join(f"{name}={value}" for name, value in {"pagesize": size, **given}.items()))
+        point = live.mount(**given)
         with live.about(f"{given}"):
             file = open_file(live, f"{point}/file")
             whole = _nothing_used(live, blocks, files)
@@ -144,7 +144,7 @@ def limits_in_use(live: Live) -> None:
             _expect_use(live, file, whole, 0, 3, "an empty file")
             file.actor.end()
         live.expect_pool(nr=3, free=3, resv=1 if "min_size" in given else 0)
-        live.host.unmount(point)
+        live.unmount(point)
         live.expect_pool(nr=3, free=3)
     # the kernel's own mount, which files without a name are on
     _expect_use(live, new_memfd(live), _nothing_used(live, 0, 0), 0, 0, "a file without a name")

@@ -1,7 +1,6 @@
 """Pages that somebody holds who has no file open: they outlive their place in the file, the file and the mount."""
 
 from collections.abc import Callable
-from functools import partial
 from itertools import cycle
 
 from hugepage_qa.cases.case import Area
@@ -40,8 +39,7 @@ def held_page_outlives_its_mount(live: Live) -> None:
     # gigantic pages take a second each: some rows, with one page held and with both
     for ((least, most), held), end in zip(rows[::5] if live.is_gigantic else rows, cycle(_ENDS)):
         promised = least or 0
-        point = live.host.mount(_options(live, least, most))
-        unmount = live.once_at_the_end(partial(live.host.unmount, point))
+        point = live.mount(**_limits(live, least, most))
         path = f"{point}/file"
         file = open_file(live, path)
         memory = file.map(_USED)
@@ -53,7 +51,7 @@ def held_page_outlives_its_mount(live: Live) -> None:
             end(file, path)
             left = max(promised - held, 0)
             live.expect_pool(nr=_ALL, free=_ALL - held, resv=left)
-            unmount()
+            live.unmount(point)
             live.expect_pool(nr=_ALL, free=_ALL - held, resv=left)
             for page, reader in enumerate(readers):
                 live.expect("what comes out of the pipe", 7 + page, word_from(live, file.actor, reader))
@@ -62,10 +60,9 @@ def held_page_outlives_its_mount(live: Live) -> None:
         file.actor.end()
 
 
-def _options(live: Live, least: int | None, most: int | None) -> str:
+def _limits(live: Live, least: int | None, most: int | None) -> dict[str, int]:
     limits = {"min_size": least, "size": most}
-    words = [f"{name}={pages * live.size}" for name, pages in limits.items() if pages is not None]
-    return ",".join([f"pagesize={live.size}", *words])
+    return {name: pages * live.size for name, pages in limits.items() if pages is not None}
 
 
 def _cut(file: HugeFile, _path: str) -> None:

@@ -38,7 +38,7 @@ def promise_beside_what_is_used(live: Live) -> None:
         with live.about(f"min_size= of {least} pages, size= of {most}, {use.name}"):
             _use_page_by_page(live, file, use, least, most)
         file.actor.end()
-        live.host.unmount(point)
+        live.unmount(point)
         live.expect_pool(nr=_MOST, free=_MOST)
 
 
@@ -138,17 +138,15 @@ def _expect_promised_copy(live: Live, passed_by: Quirk, *, by_child: bool) -> No
         child = forked(live, memory)
         live.expect_pool(nr=2 + spare, free=1 + spare, resv=1)
         writer, reader = (child, memory) if by_child else (memory, child)
-        try:
-            with live.about(_limits(most, spare)):
-                came = value_or_signal(partial(writer.touch, value=2))
-                live.expect_pool(nr=2 + spare, free=spare, known={passed_by: {"free": 1, "resv": 1}})
-                live.expect("the signal that came of the write", None, came)
-                live.expect("what both have", (2, 1), (writer.read(), reader.read()))
-                child.actor.end()
-                live.expect_pool(nr=2 + spare, free=1 + spare, resv=1)
-        finally:
-            memory.actor.end()
-            live.host.unmount(point)
+        with live.about(_limits(most, spare)):
+            came = value_or_signal(partial(writer.touch, value=2))
+            live.expect_pool(nr=2 + spare, free=spare, known={passed_by: {"free": 1, "resv": 1}})
+            live.expect("the signal that came of the write", None, came)
+            live.expect("what both have", (2, 1), (writer.read(), reader.read()))
+            child.actor.end()
+            live.expect_pool(nr=2 + spare, free=1 + spare, resv=1)
+        memory.actor.end()
+        live.unmount(point)
         live.expect_pool(nr=2 + spare, free=2 + spare)
 
 
@@ -184,14 +182,12 @@ def _expect_promised(
         point = _mount(live, 2, most)
         file = open_file(live, f"{point}/file")
         file.truncate(1)
-        try:
-            with live.about(f"{name}, {_limits(most, spare)}"):
-                came = value_or_signal(partial(take, file))
-                live.expect_pool(nr=2 + spare, free=1 + spare, resv=1, known=known)
-                live.expect("the signal that came of it", None, came)
-        finally:
-            file.actor.end()
-            live.host.unmount(point)
+        with live.about(f"{name}, {_limits(most, spare)}"):
+            came = value_or_signal(partial(take, file))
+            live.expect_pool(nr=2 + spare, free=1 + spare, resv=1, known=known)
+            live.expect("the signal that came of it", None, came)
+        file.actor.end()
+        live.unmount(point)
         live.expect_pool(nr=2 + spare, free=2 + spare)
 
 
@@ -205,9 +201,9 @@ def _limits(most: int | None, spare: int) -> str:
 
 
 def _mount(live: Live, least: int, most: int | None) -> str:
-    """Mount a hugetlbfs with these limits in pages and return where: the case unmounts it."""
-    size = "" if most is None else f",size={most * live.size}"
-    return live.host.mount(f"pagesize={live.size},min_size={least * live.size}{size}")
+    """Mount a hugetlbfs with these limits in pages and return where."""
+    size = {} if most is None else {"size": most * live.size}
+    return live.mount(min_size=least * live.size, **size)
 
 
 class PromisedPages(LiveTest):

@@ -248,8 +248,7 @@ def _expect_read(live: Live, memory: Memory, descriptor: int, start: int) -> Non
 def _collapsed_in_tmpfs(live: Live) -> TextProgram:
     size = huge_page_of_text(live)
     allow_always(live)
-    point = live.host.mount("huge=always,mode=0700", "tmpfs")
-    live.when_actors_have_ended(live.host.unmount, point)
+    point = live.mount_other("huge=always,mode=0700", "tmpfs")
     program = start_text(live, Recipe(size, tail=size // 2), point)
     program.touch()
     collapse_text(live, program)

@@ -58,6 +58,7 @@ class Live(Expectations):
         super().__init__(rule, read_kernel_version(host), host.architecture)
         self.host = host
         self._stack = stack
+        self._mounted: dict[str, Callable[[], None]] = {}
         self.largest_block = _largest_block(host)
         """Bytes of the largest block of the buddy allocator."""
         self._before = read_pool_view(host)
@@ -305,8 +306,12 @@ class Live(Expectations):
         """Mount a ``file_system`` and return where; it is unmounted after the case. Raises Refused."""
         point = self.host.mount(options, file_system)
         # before the actors end, which have files open there, it would be busy
-        self.when_actors_have_ended(self.host.unmount, point)
+        self._mounted[point] = self.once_at_the_end(lambda: self.host.unmount(point))
         return point
+
+    def unmount(self, point: str) -> None:
+        """Unmount what the case has mounted on ``point`` while it goes on. Raises OSError where it stays busy."""
+        self._mounted.pop(point)()
 
     def when_actors_have_ended(self, act: Callable[..., None], *arguments: Any) -> None:
         """Call ``act`` when the case has ended and so have all its actors."""

@@ -144,7 +144,7 @@ UNUSED static long field(const char *path, const char *name)
 
 	while ((found = strstr(found, name)) && strchr(": \t", found[length]) == NULL && found[length - 1] != ':')
 		found += length;
-	return found ? atol(found + length) : -1;
+	return found ? atol(found + length + (found[length] == ':')) : -1;
 }
 
 UNUSED static void pool(long pages) { putn(HP "nr_hugepages", pages); }

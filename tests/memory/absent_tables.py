@@ -4,6 +4,7 @@ Where there is no table, what it would cover is passed over (hugetlb_mask_last_p
 """
 
 import mmap
+import os
 import signal
 from contextlib import AbstractContextManager
 from itertools import product
@@ -11,7 +12,8 @@ from itertools import product
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked, new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import PRESENT, Memory
+from hugepage_qa.cases.mapped_memory import PAGEMAP, PRESENT, Memory, read_entries
+from hugepage_qa.cases.pages_in_memory import expect_in_memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED_NOREPLACE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -22,6 +24,8 @@ WALK = "mm/hugetlb.c hugetlb_mask_last_page()"
 #: that a mapping spans, or a part of the first of them and the others: the first and the third are not there
 _TABLES = 4
 _FIRST, _LAST = 5, 6
+#: base pages in front of a huge page and of it that one request asks for, at most of each
+_ASKED = 512
 
 
 def with_absent_tables(
@@ -194,6 +198,28 @@ def shown(live: Live) -> None:
             live.expect("pages that pagemap shows", touched, there)
             live.expect_pool(nr=2, free=0)
             memory.actor.end()
+
+
+@ABSENT.case(
+    "mincore(2), and pagemap when it is read at once, tell of each base page of a hole without a table and of those"
+    " behind it, each in its place",
+    "mincore(2); Documentation/admin-guide/mm/pagemap.rst; mm/pagewalk.c walk_hugetlb_range(); mm/mincore.c"
+    " mincore_unmapped_range(); fs/proc/task_mmu.c pagemap_pte_hole()",
+    pages=2,
+)
+def told_in_their_places(live: Live) -> None:
+    memory, *touched = with_absent_tables(live, live.actor())
+    pagemap = live.open(memory.actor, PAGEMAP, os.O_RDONLY)
+    count = min(live.size // live.base_page, _ASKED)
+    # the last page that was touched has none behind it, and others of its table in front of it
+    for page, before, there in product(touched, (1, 3, count), (1, count)):
+        address = memory.at(page) - before * live.base_page
+        with live.about(f"{before} base pages in front of page {page}, and {there} of it"):
+            states = [*(False for _ in range(before)), *(True for _ in range(there))]
+            expect_in_memory(live, memory.actor, address, states)
+            entries = read_entries(memory.actor, pagemap, address // live.base_page, before + there)
+            live.expect("whether pagemap shows them", states, [bool(entry & PRESENT) for entry in entries])
+    live.expect_pool(nr=2, free=0)
 
 
 class AbsentTables(LiveTest):

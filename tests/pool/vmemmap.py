@@ -26,7 +26,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import KIB, MIB
 
-VMEMMAP = Area("vmemmap")
+VMEMMAP = Area("vmemmap", uncleared=Quirk.DEMOTED_PARTS_LOSE_MEMORY)
 #: with pages cleared as they are allocated, they are checked, too: then Linux 6.12.y can judge none of it
 COUNTED = Area("vmemmap/counted", uncleared=True)
 RULE = "Documentation/admin-guide/sysctl/vm.rst hugetlb_optimize_vmemmap; mm/hugetlb_vmemmap.c"

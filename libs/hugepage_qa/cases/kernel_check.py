@@ -83,7 +83,8 @@ class KernelCheck:
 
     def _nominal_units(self, cpu: str) -> Iterator[Unit]:
         machine = self._nominal(cpu)
-        return self._wanted_on(cpu).units(tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features))
+        sizes = tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features)
+        return self._wanted_on(cpu).units(*sizes, self.kernel.version)
 
     def run(self) -> Generator[Result, None, None]:
         """Yield each result: boots, then live cases on each CPU. Raises InputError for what can never boot."""

@@ -2,8 +2,9 @@
 
 import errno
 import mmap
+from itertools import product
 
-from hugepage_qa.cases.broken_memory import break_page, expect_broken, mend, need_mending
+from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, expect_broken, mend, need_mending
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import expect_private_and_shared, new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -11,7 +12,7 @@ from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.memory_policy import MOVE, bind
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HWPOISON
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HWPOISON, MADV_POPULATE_READ, MADV_POPULATE_WRITE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 BROKEN_MAPPINGS = Area("hwpoison/mappings", sizes=Sizes.BUDDY)
@@ -111,6 +112,36 @@ def migrated(live: Live) -> None:
         live.expect_pool(nr=5, free=3)
     memory.unmap()
     live.expect_pool(nr=5, free=5)
+
+
+@BROKEN_MAPPINGS.case(
+    "MADV_POPULATE_READ and MADV_POPULATE_WRITE tell of a page that broke, EHWPOISON, of private memory and of a file"
+    " that was mapped before or is not yet; they bring the others, which hold what they held",
+    f"{RULE}; madvise(2) EHWPOISON; mm/gup.c faultin_page_range(); mm/hugetlb.c hugetlb_fault()",
+    since="6.1",  # 8625147cafaa: before, a broken page was taken out of its file
+)
+def populated(live: Live) -> None:
+    need_mending(live)
+    for shared in (False, True):
+        live.reserve(4)
+        file = new_memfd(live)
+        memory = file.map(3, shared=shared)
+        memory.fill()
+        frame = memory.pagemap([memory.at(1)])[0] & FRAME
+        break_page(live, memory, live.size, MADV_HWPOISON)
+        mappings = (memory, file.map(3, noreserve=True)) if shared else (memory,)
+        for mapping, advice in product(mappings, (MADV_POPULATE_READ, MADV_POPULATE_WRITE)):
+            with live.about(f"shared {shared}, mapped before {mapping is memory}, advice {advice}"):
+                for first, pages in ((0, 3), (1, 1)):
+                    live.expect_errno(EHWPOISON, mapping.advise, advice, first, pages)
+                for page in (0, 2):
+                    mapping.advise(advice, page, 1)
+                _expect_broken_in_the_middle(live, mapping)
+        file.actor.end()
+        # what a file has stays in its pool, and can be mended there
+        live.expect_pool(nr=4 if shared else 3, free=3)
+        mend(live, frame)
+        live.set_nr(0)
 
 
 @BROKEN_MAPPINGS.case(

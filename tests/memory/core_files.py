@@ -11,9 +11,20 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
+from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.counters import read_meminfo
-from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_DODUMP, MADV_DONTDUMP, RLIM_INFINITY, RLIMIT_CORE
+from hugepage_qa.kernel.uapi import (
+    AT_FDCWD,
+    MADV_DODUMP,
+    MADV_DONTDUMP,
+    MADV_DONTNEED,
+    MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    RLIM_INFINITY,
+    RLIMIT_CORE,
+)
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
@@ -24,8 +35,8 @@ CORES = Area("memory/core-files", sizes=Sizes.BUDDY)
 DOC = "core(5); Documentation/filesystems/proc.rst coredump_filter"
 
 _FILTER = "/proc/self/coredump_filter"
-#: bits of it: hugetlb private memory, hugetlb shared memory
-_PRIVATE, _SHARED = 1 << 5, 1 << 6
+#: bits of it: anonymous private memory, hugetlb private memory, hugetlb shared memory
+_ANONYMOUS, _PRIVATE, _SHARED = 1 << 0, 1 << 5, 1 << 6
 _PATTERN = "proc/sys/kernel/core_pattern"
 #: where a core goes into the working directory
 _IN_WORKING_DIRECTORY = "core"
@@ -34,6 +45,8 @@ _HEADER, _HEADER_SIZE, _TABLE, _ENTRIES = "16x2HI3QI6H", 64, 4, 9
 _SEGMENT, _SEGMENT_SIZE = "2I6Q", 56
 #: beside the pages: what else the process has mapped, and what the machine needs
 _MARGIN = 256 * MIB
+_LARGEST = 16 * MIB
+_VALUE = 7
 
 
 @dataclass(frozen=True)
@@ -108,6 +121,44 @@ def pages_of_files(live: Live) -> None:
             core = _core_of(live, parent, child, directory, _SHARED if shared else _PRIVATE)
             _expect_in(live, core, memory, is_there=True, values=(5, 1, 1, None))
             live.expect_pool(nr=4, free=4)
+
+
+@CORES.case(
+    "a core has what ordinary memory holds in base pages and in huge pages, wherever in a huge page there are some that"
+    " nobody has touched, or that were given back: the first one, the last one, all of it; these are zeroes",
+    f"{DOC}; fs/coredump.c dump_user_range(); mm/gup.c get_dump_page()",
+    sizes=Sizes.ONCE,
+)
+def ordinary_memory_with_holes(live: Live) -> None:
+    parent, directory = _parent(live)
+    allow_on_advice(live)
+    base, size = live.base_page, pmd_size(live)
+    if size > _LARGEST:
+        raise CannotRun(f"cores with huge pages of {size >> 20} MiB take too much memory")
+    holes = (0, base), (size - base, base), (size // 2, 3 * base), (0, size), (base, 2 * size - 2 * base)
+    for advice, (start, length) in product((MADV_NOHUGEPAGE, MADV_HUGEPAGE), holes):
+        with live.about(f"advice {advice}, {length} bytes from {start} of the second huge page on are not there"):
+            child = parent.fork()
+            memory = advised(live, 4, advice, actor=child)
+            first, end = size + start, size + start + length
+            if advice == MADV_HUGEPAGE:
+                memory.fill()
+                child.call("madvise", memory.address + first, length, MADV_DONTNEED)
+            for offset, filled in ((0, first), (end, memory.length - end)):
+                child.fill(memory.address + offset, filled, WORD, _VALUE + offset)
+            core = _core_of(live, parent, child, directory, _ANONYMOUS)
+            place, in_core, of_memory = core.segments.get(memory.address, (0, 0, 0))
+            live.expect("bytes of memory of the segment, and in the core", (memory.length,) * 2, (of_memory, in_core))
+            if in_core == memory.length:
+                address = parent.mmap(in_core, mmap.PROT_READ, mmap.MAP_PRIVATE, core.descriptor, place)
+                wrong = (
+                    parent.check(address, first, WORD, _VALUE),
+                    parent.nonzero(address + first, length),
+                    parent.check(address + end, memory.length - end, WORD, _VALUE + end),
+                )
+                live.expect("words that are wrong in front of it, not zero, and wrong behind it", (0, 0, 0), wrong)
+                parent.call("munmap", address, in_core)
+            parent.call("close", core.descriptor)
 
 
 def _parent(live: Live) -> tuple[Actor, str]:

@@ -9,18 +9,20 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.file_transfers import READS
+from hugepage_qa.cases.fragmentation import expect_no_node_short
 from hugepage_qa.cases.frames import largest_folio
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, await_khugepaged, let_rest, quicken
 from hugepage_qa.cases.khugepaged_work import put_to_work
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case, parts_of_folios
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, runs
+from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.thp_memory import collapse, pmd_size
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_POPULATE_READ
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
-from hugepage_qa.sizes import KIB
+from hugepage_qa.sizes import KIB, MIB
 
 FILES = Area("thp/file-folios", sizes=Sizes.ONCE, uncleared=True)
 
@@ -31,6 +33,9 @@ _SPLIT_SECONDS = 10.0
 SMALLER = "mm/khugepaged.c collapse_file(); mm/huge_memory.c file_thp_enabled()"
 #: what is written at once, and is in a folio of its own then
 _PIECE = 64 * KIB
+
+#: file systems with large folios, and others that this is read whole on all the same before they have them
+_READ_WHOLE, _BROUGHT = ("ext4", "xfs"), 2 * MIB
 
 case = partial(file_case, FILES)
 
@@ -71,6 +76,41 @@ def read_in_parts(live: Live, file: KnownFile) -> None:
         for length, read in product((8, base, 2 * base + 16), READS):
             with live.about(f"{length} bytes from {first} on, {read.__name__}"):
                 file.expect_read(read, first, length)
+
+
+@case(
+    "a fault on memory of a file that is advised to have huge pages brings all of the huge page that it is in, what is"
+    " in front of it and behind it",
+    "madvise(2) MADV_HUGEPAGE; mm/filemap.c do_sync_mmap_readahead() (4687fdbb805a)",
+    on=_READ_WHOLE,
+    since="5.18",
+)
+def brought_around_a_fault(live: Live, file: KnownFile) -> None:
+    base, brought = live.base_page, min(pmd_size(live), _BROUGHT)
+    if pmd_size(live) > block_size(live):
+        raise CannotRun("a huge page is larger than what the page cache has in one piece")
+    wanted = runs(set(range(brought // base)))
+
+    def in_memory_by(place: int) -> tuple[Memory, list[range]]:
+        """Have one byte touched at ``place`` of what nobody has in memory; return which base pages are there then."""
+        file.evict()
+        memory = file.map()
+        memory.advise(MADV_HUGEPAGE)
+        memory.actor.read(memory.address + place)
+
+        def there() -> list[range]:
+            return runs(base_pages_in_memory(live, memory.actor, memory.address, range(brought // base)))
+
+        # what is being read is there a moment later
+        return memory, live.host.last_look(there, wanted.__eq__, 1.0)
+
+    for place in (brought // 5 * 3 // base * base, brought - base, base, 0):
+        memory, found = in_memory_by(place)
+        if found != wanted:
+            expect_no_node_short(live, pmd_size(live), 2)
+        live.expect(f"base pages in memory when that at {place} was touched", wanted, found)
+        file.expect_mapped(memory)
+        memory.unmap()
 
 
 @case(

@@ -2,13 +2,14 @@
 
 import errno
 import mmap
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, expect_broken, mend, need_mending
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import expect_private_and_shared, new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import MOVE, bind
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
@@ -128,20 +129,27 @@ def populated(live: Live) -> None:
         memory = file.map(3, shared=shared)
         memory.fill()
         frame = memory.pagemap([memory.at(1)])[0] & FRAME
+        mend_it = live.once_at_the_end(partial(mend, live, frame))
         break_page(live, memory, live.size, MADV_HWPOISON)
-        mappings = (memory, file.map(3, noreserve=True)) if shared else (memory,)
-        for mapping, advice in product(mappings, (MADV_POPULATE_READ, MADV_POPULATE_WRITE)):
-            with live.about(f"shared {shared}, mapped before {mapping is memory}, advice {advice}"):
-                for first, pages in ((0, 3), (1, 1)):
-                    live.expect_errno(EHWPOISON, mapping.advise, advice, first, pages)
-                for page in (0, 2):
-                    mapping.advise(advice, page, 1)
+        for advice, is_new in product((MADV_POPULATE_READ, MADV_POPULATE_WRITE), (False, True) if shared else (False,)):
+            with live.about(f"shared {shared}, mapped just now {is_new}, advice {advice}"):
+                mapping = file.map(3, noreserve=True) if is_new else memory
+                for first, there in ((0, [True, False, not is_new]), (1, [True, False, not is_new])):
+                    live.expect_errno(EHWPOISON, mapping.advise, advice, first)
+                    _expect_mapped(live, mapping, there)
+                mapping.advise(advice, 2, 1)
+                _expect_mapped(live, mapping, [True, False, True])
                 _expect_broken_in_the_middle(live, mapping)
         file.actor.end()
         # what a file has stays in its pool, and can be mended there
         live.expect_pool(nr=4 if shared else 3, free=3)
-        mend(live, frame)
+        mend_it()
         live.set_nr(0)
+
+
+def _expect_mapped(live: Live, memory: Memory, there: list[bool]) -> None:
+    entries = memory.pagemap(memory.at(page) for page in range(memory.pages))
+    live.expect("which pages are mapped", there, [bool(entry & PRESENT) for entry in entries])
 
 
 @BROKEN_MAPPINGS.case(

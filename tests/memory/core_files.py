@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
+from hugepage_qa.cases.thp_memory import allow_on_advice, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import (
@@ -45,6 +46,7 @@ _HEADER, _HEADER_SIZE, _TABLE, _ENTRIES = "16x2HI3QI6H", 64, 4, 9
 _SEGMENT, _SEGMENT_SIZE = "2I6Q", 56
 #: beside the pages: what else the process has mapped, and what the machine needs
 _MARGIN = 256 * MIB
+#: huge pages that are not too large for some of them in a core
 _LARGEST = 16 * MIB
 _VALUE = 7
 
@@ -130,9 +132,9 @@ def pages_of_files(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def ordinary_memory_with_holes(live: Live) -> None:
-    parent, directory = _parent(live)
-    allow_on_advice(live)
     base, size = live.base_page, pmd_size(live)
+    parent, directory = _parent(live, 4 * size)
+    allow_on_advice(live)
     if size > _LARGEST:
         raise CannotRun(f"cores with huge pages of {size >> 20} MiB take too much memory")
     holes = (0, base), (size - base, base), (size // 2, 3 * base), (0, size), (base, 2 * size - 2 * base)
@@ -142,7 +144,10 @@ def ordinary_memory_with_holes(live: Live) -> None:
             memory = advised(live, 4, advice, actor=child)
             first, end = size + start, size + start + length
             if advice == MADV_HUGEPAGE:
+                with_blocks(live, size, memory.pages)
                 memory.fill()
+                need_blocks(live, memory)
+                live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
                 child.call("madvise", memory.address + first, length, MADV_DONTNEED)
             for offset, filled in ((0, first), (end, memory.length - end)):
                 child.fill(memory.address + offset, filled, WORD, _VALUE + offset)
@@ -161,12 +166,12 @@ def ordinary_memory_with_holes(live: Live) -> None:
             parent.call("close", core.descriptor)
 
 
-def _parent(live: Live) -> tuple[Actor, str]:
+def _parent(live: Live, length: int | None = None) -> tuple[Actor, str]:
     """Return who has children that end with a core, and a directory for it. Raises CannotRun where none goes there."""
     pattern = (live.host.read(_PATTERN) or "").strip()
     if pattern != _IN_WORKING_DIRECTORY:
         raise CannotRun(f"cores do not go to the working directory: /{_PATTERN} is {pattern!r}")
-    if read_meminfo(live.host).get("MemAvailable", 0) < 2 * 4 * live.size + _MARGIN:
+    if read_meminfo(live.host).get("MemAvailable", 0) < 2 * (length or 4 * live.size) + _MARGIN:
         raise CannotRun("memory is short: the pages in a core, and as much again for the machine itself, are not free")
     directory = live.mount_other("mode=0700", "tmpfs")
     return live.actor(), directory

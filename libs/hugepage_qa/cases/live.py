@@ -215,7 +215,7 @@ class Live(Expectations):
     def of_size(self, size: int) -> "Live":
         """Return the pool of another page size for this case; what was available in it is put aside, too."""
         other = Live(self.host, size, self.rule, self._stack)
-        other.differences = self.differences
+        other.differences, other._mounted = self.differences, self._mounted
         other.put_aside()
         return other
 
@@ -311,7 +311,7 @@ class Live(Expectations):
 
     def unmount(self, point: str) -> None:
         """Unmount what the case has mounted on ``point`` while it goes on. Raises OSError where it stays busy."""
-        self._mounted.pop(point)()
+        self._mounted[point]()
 
     def when_actors_have_ended(self, act: Callable[..., None], *arguments: Any) -> None:
         """Call ``act`` when the case has ended and so have all its actors."""
@@ -325,8 +325,9 @@ class Live(Expectations):
         left = [act]
 
         def once() -> None:
-            if left:
-                left.pop()()
+            for each in left:
+                each()
+            left.clear()
 
         self.when_actors_have_ended(once)
         return once

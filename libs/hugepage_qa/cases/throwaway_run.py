@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hugepage_qa.cases.case import Area, result_name
+from hugepage_qa.cases.expectations import LIVE_ISSUES
 from hugepage_qa.cases.judge import judge, not_meant, page_sizes
 from hugepage_qa.cases.live_machine import LiveMachine, MachineKind, MachinePlan, Task, Unit
 from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
@@ -16,7 +17,6 @@ from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.kernel.facts import read_kernel_version
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.qemu.emulator import Stopped
 from hugepage_qa.qemu.fleet import Jobs, free_memory, run_workers
 from hugepage_qa.sizes import GIB, MIB, format_size
@@ -215,7 +215,7 @@ class ThrowawayRun:
 
 def _is_uncleared(area: Area, version: KernelVersion) -> bool:
     why = area.uncleared
-    return MEMORY_ISSUES[why].applies_to(version) if isinstance(why, Quirk) else why
+    return LIVE_ISSUES[why].applies_to(version) if isinstance(why, Quirk) else why
 
 
 def _is_for(kind: MachineKind, unit: Unit) -> bool:

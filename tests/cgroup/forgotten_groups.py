@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.group_memory import actor_in, give_what_is_in_swap, huge_pages_in
+from hugepage_qa.cases.group_memory import actor_in, events, give_what_is_in_swap, huge_pages_in
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_all
@@ -83,8 +83,7 @@ def _expect_forgotten(live: Live, *uses: Use) -> None:
     parent = new_group(live, "memory", Version.TWO)
 
     def dying() -> int:
-        lines = (line.split() for line in (parent.read("cgroup.stat") or "").splitlines())
-        counts = {name: int(count) for name, count in lines}
+        counts = events(parent, "cgroup.stat")
         if _DYING not in counts:
             raise CannotRun(f"cgroup.stat has no {_DYING}")
         return counts[_DYING]
@@ -174,7 +173,8 @@ def _collapsed(live: Live, group: ControlGroup) -> Memory:
 
 def _moved(live: Live, group: ControlGroup) -> Memory:
     memory = huge_pages_in(live, group, _PAGES)
-    for source, target in (live.nodes[:2], live.nodes[1::-1]):
+    here, there = live.nodes[:2]
+    for source, target in ((here, there), (there, here)):
         move_all(live, memory, "move_pages", source, target)
     return memory
 

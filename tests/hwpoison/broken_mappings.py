@@ -129,8 +129,8 @@ def populated(live: Live) -> None:
         memory = file.map(3, shared=shared)
         memory.fill()
         frame = memory.pagemap([memory.at(1)])[0] & FRAME
-        mend_it = live.once_at_the_end(partial(mend, live, frame))
         break_page(live, memory, live.size, MADV_HWPOISON)
+        mend_it = live.once_at_the_end(partial(mend, live, frame))
         for advice, is_new in product((MADV_POPULATE_READ, MADV_POPULATE_WRITE), (False, True) if shared else (False,)):
             with live.about(f"shared {shared}, mapped just now {is_new}, advice {advice}"):
                 mapping = file.map(3, noreserve=True) if is_new else memory
@@ -168,6 +168,7 @@ def continued(live: Live) -> None:
     broken, whole = file.map(1), file.map(1, first=1)
     faults = [Userfault(memory, Mode.MINOR, Feature.MINOR_HUGETLBFS) for memory in (broken, whole)]
     break_page(live, owner, 0, MADV_HWPOISON)
+    mend_it = live.once_at_the_end(partial(mend, live, frame))
     for _time in range(2):
         live.expect_errno(errno.EIO, faults[0].go_on)
     faults[1].go_on()
@@ -176,7 +177,7 @@ def continued(live: Live) -> None:
     file.truncate(0)
     live.expect_pool(nr=2, free=1)
     file.actor.end()
-    mend(live, frame)
+    mend_it()
     live.expect_pool(nr=2, free=2)
 
 

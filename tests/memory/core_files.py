@@ -133,10 +133,10 @@ def pages_of_files(live: Live) -> None:
 )
 def ordinary_memory_with_holes(live: Live) -> None:
     base, size = live.base_page, pmd_size(live)
-    parent, directory = _parent(live, 4 * size)
-    allow_on_advice(live)
     if size > _LARGEST:
         raise CannotRun(f"cores with huge pages of {size >> 20} MiB take too much memory")
+    parent, directory = _parent(live, 4 * size)
+    allow_on_advice(live)
     holes = (0, base), (size - base, base), (size // 2, 3 * base), (0, size), (base, 2 * size - 2 * base)
     for advice, (start, length) in product((MADV_NOHUGEPAGE, MADV_HUGEPAGE), holes):
         with live.about(f"advice {advice}, {length} bytes from {start} of the second huge page on are not there"):
@@ -152,8 +152,7 @@ def ordinary_memory_with_holes(live: Live) -> None:
             for offset, filled in ((0, first), (end, memory.length - end)):
                 child.fill(memory.address + offset, filled, WORD, _VALUE + offset)
             core = _core_of(live, parent, child, directory, _ANONYMOUS)
-            place, in_core, of_memory = core.segments.get(memory.address, (0, 0, 0))
-            live.expect("bytes of memory of the segment, and in the core", (memory.length,) * 2, (of_memory, in_core))
+            place, in_core = _expect_segment(live, core, memory, is_there=True)
             if in_core == memory.length:
                 address = parent.mmap(in_core, mmap.PROT_READ, mmap.MAP_PRIVATE, core.descriptor, place)
                 wrong = (
@@ -225,6 +224,14 @@ def _read(actor: Actor, descriptor: int, at: int, size: int) -> bytes:
     return found[:length]
 
 
+def _expect_segment(live: Live, core: _Core, memory: Memory, *, is_there: bool) -> tuple[int, int]:
+    """Expect ``core`` to have a segment for ``memory``, with bytes if they are ``there``; return where and how many."""
+    offset, length, of_memory = core.segments.get(memory.address, (0, 0, 0))
+    live.expect("bytes of memory of the segment", memory.length, of_memory)
+    live.expect("bytes of it in the core", memory.length if is_there else 0, length)
+    return offset, length
+
+
 def _expect_in(
     live: Live, core: _Core, memory: Memory, *, is_there: bool, values: Sequence[int | None] = (1, None)
 ) -> None:
@@ -232,9 +239,7 @@ def _expect_in(
 
     Each page is filled from one of ``values`` on, as ``Memory.fill`` does, or there is none.
     """
-    offset, length, of_memory = core.segments.get(memory.address, (0, 0, 0))
-    live.expect("bytes of memory of the segment", memory.length, of_memory)
-    live.expect("bytes of it in the core", memory.length if is_there else 0, length)
+    offset, length = _expect_segment(live, core, memory, is_there=is_there)
     if is_there and length == memory.length:
         # what is not there is a hole, for which no pool gives a page; to map it would fill it
         for page in (page for page, value in enumerate(values) if value is None):

@@ -80,8 +80,8 @@ def read_in_parts(live: Live, file: KnownFile) -> None:
 
 
 @case(
-    "a fault on memory of a file that is advised to have huge pages brings all of the huge page that it is in, at least"
-    " the 2 MiB of it: what is in front of it and behind it",
+    "a fault on memory of a file that is advised to have huge pages brings all of the huge page that it is in, or 2 MiB"
+    " of a larger one: what is in front of it and behind it",
     "madvise(2) MADV_HUGEPAGE; mm/filemap.c do_sync_mmap_readahead() (4687fdbb805a)",
     on=_READ_WHOLE,
     since="5.18",

@@ -56,7 +56,7 @@ def huge_pages_in(live: Live, group: ControlGroup, pages: int) -> Memory:
 
 
 def events(group: ControlGroup, name: str) -> dict[str, int]:
-    """Return the counts of a file of events, by name."""
+    """Return the counts of a file of events, or of cgroup.stat, by name."""
     words = (line.split() for line in (group.read(name) or "").splitlines())
     return {event: int(count) for event, count in words}
 

@@ -26,8 +26,9 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import KIB, MIB
 
-# where pages are cleared as they are allocated they are checked, too: then Linux 6.12.y can judge none of it
-VMEMMAP = Area("vmemmap", uncleared=Quirk.DEMOTED_PARTS_LOSE_MEMORY)
+VMEMMAP = Area("vmemmap")
+#: with pages cleared as they are allocated, they are checked, too: then Linux 6.12.y can judge none of it
+COUNTED = Area("vmemmap/counted", uncleared=True)
 RULE = "Documentation/admin-guide/sysctl/vm.rst hugetlb_optimize_vmemmap; mm/hugetlb_vmemmap.c"
 _OF_A_FOLIO = HUGE | COMPOUND_HEAD | COMPOUND_TAIL
 _POOL, _USED = 512 * MIB, 64 * MIB
@@ -78,7 +79,7 @@ def struct_pages_are_given_back(live: Live) -> None:
     live.expect(f"{saved} bytes saved, within {limit} of {expected}", True, abs(saved - expected) < limit)
 
 
-@VMEMMAP.case(
+@COUNTED.case(
     "nr_memmap_pages and nr_memmap_boot_pages lack together what pages gave back, until these are gone: some of a pool,"
     " all of it, also when new pages keep theirs by then, and surplus ones",
     "mm/hugetlb_vmemmap.c free_vmemmap_page(), alloc_vmemmap_page_list(), since 15995a352474",
@@ -292,3 +293,7 @@ class Vmemmap(LiveTest):
     def test_vmemmap(self) -> None:
         """Every case for every page size."""
         self.run_area(VMEMMAP)
+
+    def test_counted(self) -> None:
+        """What is counted of them."""
+        self.run_area(COUNTED)

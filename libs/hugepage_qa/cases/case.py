@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.sizes import format_size
 from hugepage_qa.version import KernelVersion
@@ -71,8 +70,7 @@ class Area:
 
     ``sizes`` are those of every case that names none itself. No case may need ``around``: a case can run alone. With
     ``first`` nothing else may have been done on a throwaway machine before. With ``uncleared`` such a machine does not
-    clear pages as they are allocated, so that a case sees those that nobody cleared when they were mapped: always, or
-    where the kernel has a known bug with which it could judge nothing else.
+    clear pages as they are allocated, so that a case sees those that nobody cleared when they were mapped.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class Area:
         sizes: Sizes = Sizes.EACH,
         around: Around = nullcontext,
         first: bool = False,
-        uncleared: bool | Quirk = False,
+        uncleared: bool = False,
     ) -> None:
         self.name = name
         self.around = around

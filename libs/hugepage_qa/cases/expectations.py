@@ -37,8 +37,7 @@ class Failed(Exception):
         super().__init__(str(difference))
 
 
-#: the known bugs that live cases may meet
-LIVE_ISSUES: Mapping[Quirk, KnownIssue] = {**POOL_ISSUES, **MEMORY_ISSUES, **THP_ISSUES}
+_ISSUES: Mapping[Quirk, KnownIssue] = {**POOL_ISSUES, **MEMORY_ISSUES, **THP_ISSUES}
 _OURS = Path(__file__).parents[1]
 
 
@@ -72,7 +71,7 @@ class Expectations:
 
     def _end_if_known(self, quirk: Quirk, deviates: bool) -> None:
         """End the case where what it saw ``deviates`` as ``quirk`` does on this kernel. Raises KnownBug."""
-        issue = LIVE_ISSUES[quirk]
+        issue = _ISSUES[quirk]
         if deviates and issue.applies_to(self.kernel_version, self._architecture):
             raise KnownBug(issue)
 

@@ -83,8 +83,7 @@ class KernelCheck:
 
     def _nominal_units(self, cpu: str) -> Iterator[Unit]:
         machine = self._nominal(cpu)
-        sizes = tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features)
-        return self._wanted_on(cpu).units(*sizes, self.kernel.version)
+        return self._wanted_on(cpu).units(tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features))
 
     def run(self) -> Generator[Result, None, None]:
         """Yield each result: boots, then live cases on each CPU. Raises InputError for what can never boot."""

@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from hugepage_qa.cases.case import Area, result_name
-from hugepage_qa.cases.expectations import LIVE_ISSUES
 from hugepage_qa.cases.judge import judge, not_meant, page_sizes
 from hugepage_qa.cases.live_machine import LiveMachine, MachineKind, MachinePlan, Task, Unit
 from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
 from hugepage_qa.cases.random.soak import SOAK, soak_case
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
-from hugepage_qa.kernel.facts import read_kernel_version
-from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.qemu.emulator import Stopped
 from hugepage_qa.qemu.fleet import Jobs, free_memory, run_workers
 from hugepage_qa.sizes import GIB, MIB, format_size
-from hugepage_qa.version import KernelVersion
 
 #: nodes of a machine for pages that many of fit into it, and of one for gigantic pages: of node 0 one GiB lies beside
 #: the hole below 4 GiB, and another one has what the kernel allocated as it booted. Cases want two pages on each
@@ -55,16 +51,9 @@ class LiveWanted:
     cpus: int = 2
 
     def units(
-        self,
-        sizes: Sequence[int],
-        pools: Collection[int],
-        version: KernelVersion,
-        under_way: UnderWay = lambda _words: None,
+        self, sizes: Sequence[int], pools: Collection[int], under_way: UnderWay = lambda _words: None
     ) -> Iterator[Unit]:
-        """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages.
-
-        ``version`` is that of its kernel.
-        """
+        """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages."""
         for area in self.areas:
             for size in (None, *sizes):
                 tasks = tuple(
@@ -73,7 +62,7 @@ class LiveWanted:
                     if size in self.selection.sizes_of(area, case, sizes)
                 )
                 if tasks:
-                    kind = self._kind(size if size in pools else None, cleared=not _is_uncleared(area, version))
+                    kind = self._kind(size if size in pools else None, cleared=not area.uncleared)
                     seconds = len(tasks) * _CASE_SECONDS
                     yield Unit(f"{area.name} {_words(size)}", kind, tasks, area.around, seconds, area.first)
         for size in pools:
@@ -206,16 +195,11 @@ class ThrowawayRun:
         kind = MachineKind(wanted.nodes or NODES)
         host = machine.host(kind)
         self._sizes = page_sizes(host)
-        planned = [*wanted.units(self._sizes, read_pool_view(host).pools, read_kernel_version(host), self._under_way)]
+        planned = [*wanted.units(self._sizes, read_pool_view(host).pools, self._under_way)]
         # of those that take as long the last ones first
         planned = sorted(planned, key=lambda unit: took.get(unit.name, unit.seconds))[::-1]
         self._kinds = [*dict.fromkeys([kind, *(unit.kind for unit in planned)])]
         return Jobs(planned, lambda unit: sum(unit.kind.memory), self._free, {machine: sum(kind.memory)})
-
-
-def _is_uncleared(area: Area, version: KernelVersion) -> bool:
-    why = area.uncleared
-    return LIVE_ISSUES[why].applies_to(version) if isinstance(why, Quirk) else why
 
 
 def _is_for(kind: MachineKind, unit: Unit) -> bool:

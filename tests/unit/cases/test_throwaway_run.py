@@ -19,7 +19,6 @@ from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted, ThrowawayRun
 from hugepage_qa.machine.host import Host
-from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.sizes import GIB, MIB, format_size
 
@@ -47,7 +46,7 @@ def area(
     *acts: Act,
     sizes: Sizes = Sizes.ONCE,
     around: Callable[[Host], AbstractContextManager[object]] = nullcontext,
-    uncleared: bool | Quirk = False,
+    uncleared: bool = False,
 ) -> Area:
     """Return an area whose cases are ``case-0`` and so on."""
     made = Area(name, sizes=sizes, around=around, uncleared=uncleared)
@@ -273,17 +272,6 @@ def test_memory_is_cleared_as_it_is_allocated_but_for_areas_that_look_whether_ot
     run(area("a", passing), area("b", passing, uncleared=True), area("c", passing))
     words = [machine.machine.command_line for machine in machines.started]
     assert ["init_on_alloc=1" in line for line in words] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("bug", "cleared"), [(Quirk.DEMOTED_PARTS_LOSE_MEMORY, "1"), (Quirk.MOVED_PAGE_OFF_NODES, "0")]
-)
-def test_memory_is_not_cleared_where_the_kernel_has_a_bug_that_nothing_could_be_judged_with(
-    run: Run, machines: FakeMachines, bug: Quirk, cleared: str
-) -> None:
-    """Of these two the machines' kernel has the second."""
-    run(area("a", passing, uncleared=bug))
-    assert f"init_on_alloc={cleared}" in machines.started[-1].machine.command_line
 
 
 def test_gigantic_pages_are_not_cleared_as_they_are_allocated(run: Run, machines: FakeMachines) -> None:

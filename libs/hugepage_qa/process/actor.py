@@ -140,6 +140,13 @@ class Actor:
         words = self._ask("call", name, *(_encode(argument) for argument in arguments))
         return int(words[0]), _buffers(words[1:])
 
+    def late_store(self, name: str, *arguments: Argument) -> Came:
+        """Store 1 at the first argument, make the system call ``name``, and store 2 there again before anything else.
+
+        Returned is what came of that. Raises Refused as ``call`` does.
+        """
+        return Came(int(self._ask("late-store", name, *(_encode(argument) for argument in arguments))[0]))
+
     def mmap(self, length: int, prot: int, flags: int, fd: int = -1, offset: int = 0, address: int = 0) -> int:
         """Map ``length`` bytes and return the address (mmap(2)). Raises Refused."""
         return self.call("mmap", address, length, prot, flags, fd, offset) % _WORD

@@ -7,6 +7,8 @@
  *
  *   calls.c
  *     call NAME ARGUMENT...              a system call of its table
+ *     late-store ADDRESS... as call      store at the address that is the first argument, make the call, and store there
+ *                                        again before anything else; the value is what came of that: enum came
  *     discard ADDRESS LENGTH STEP BYTES  give BYTES back at each multiple of STEP
  *     compute MILLISECONDS               use that much time of a CPU, and touch no memory but the stack
  *     malloc LENGTH | free ADDRESS       of the C library
@@ -72,12 +74,13 @@ static const struct {
 	{"call", answer_call},	   {"discard", answer_discard}, {"compute", answer_compute}, {"wake", answer_wake},
 	{"malloc", answer_malloc}, {"free", answer_free},	{"libc", answer_libc},	     {"fork", answer_fork},
 	{"exec", answer_exec},	   {"race", answer_race},	{"clash", answer_clash},     {"stop", answer_stop},
+	{"late-store", answer_late_store},
 };
 
 /* Whether the name of a system call follows ``verb``. */
 static int makes_calls(const char *verb)
 {
-	static const char *const these[] = {"call", "repeat", "attempt", "shuttle"};
+	static const char *const these[] = {"call", "late-store", "repeat", "attempt", "shuttle"};
 
 	for (size_t index = 0; index < sizeof(these) / sizeof(*these); index++)
 		if (!strcmp(verb, these[index]))

@@ -55,6 +55,7 @@ static inline volatile uint64_t *word_at(long address)
 long make_call(const char *name, const long *a);
 long milliseconds(clockid_t clock);
 void answer_call(void);
+void answer_late_store(void);
 void answer_discard(void);
 void answer_compute(void);
 void answer_wake(void);

@@ -1,0 +1,146 @@
+"""Who writes memory that was just moved, unmapped, protected or forked: no processor knows the old place any more."""
+
+import mmap
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, room_for, shared_huge_pages
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Came
+from hugepage_qa.version import KernelVersion
+
+FLUSHED = Area("memory/flushed", sizes=Sizes.ONCE)
+
+AT_ONCE = (
+    "who writes memory gets SIGSEGV as soon as the call has returned that moves, unmaps or protects it, in the same"
+    " thread or in another one, and writes nothing; what a thread writes when memory was forked, the child does not see"
+)
+CALLS = (
+    "mremap(2); munmap(2); mprotect(2); fork(2); Documentation/core-api/cachetlb.rst; mm/mremap.c move_page_tables();"
+    " mm/mprotect.c change_protection(); kernel/fork.c dup_mmap()"
+)
+#: a processor may have forgotten the page by chance
+_ROUNDS = 3
+_SECONDS = 0.02
+#: what Actor.late_store() leaves there at first
+_STORED = 1
+#: 550a7d60bd5e
+_HUGETLB_MOVES_SINCE = KernelVersion(5, 16)
+#: what no thread of a repeater stores
+_TOUCHED = 7
+
+#: name of a call and its arguments, and where the memory is to be seen then, if anywhere
+_Call = tuple[str, tuple[int, ...], Memory | None]
+_Way = Callable[[Live, Memory], _Call]
+
+
+def _moved(live: Live, memory: Memory) -> _Call:
+    to = room_for(memory.actor, memory.pages, memory.size)
+    arguments = memory.address, memory.length, memory.length, MREMAP_MAYMOVE | MREMAP_FIXED, to
+    return "mremap", arguments, Memory(live, memory.actor, to, memory.pages, memory.size)
+
+
+def _unmapped(_live: Live, memory: Memory) -> _Call:
+    return "munmap", (memory.address, memory.length), None
+
+
+def _protected(_live: Live, memory: Memory) -> _Call:
+    return "mprotect", (memory.address, memory.length, mmap.PROT_READ), memory
+
+
+_WAYS = _moved, _unmapped, _protected
+
+
+@FLUSHED.case(AT_ONCE, f"{CALLS}; mm/huge_memory.c move_huge_pmd(), change_huge_pmd()")
+def ordinary_memory(live: Live) -> None:
+    for make in (base_pages, huge_pages, mapped_in_parts):
+        with live.about(make.__name__):
+            _expect_refused(live, make)
+            _expect_unseen(live, make)
+
+
+@FLUSHED.case(AT_ONCE, f"{CALLS}; mm/huge_memory.c move_huge_pmd(), change_huge_pmd()")
+def shared_memory(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    _expect_refused(live, shared_huge_pages)
+
+
+@FLUSHED.case(
+    AT_ONCE,
+    f"{CALLS}; mm/hugetlb.c move_hugetlb_page_tables(), hugetlb_change_protection(), __unmap_hugepage_range()",
+    sizes=Sizes.EACH,
+    pages=2,
+)
+def hugetlb_pages(live: Live) -> None:
+    ways = _WAYS if live.kernel_version >= _HUGETLB_MOVES_SINCE else _WAYS[1:]
+    for shared in (False, True):
+        make = partial(_hugetlb_page, shared=shared)
+        with live.about(f"shared {shared}"):
+            _expect_refused(live, make, ways)
+            if not shared:
+                _expect_unseen(live, make)
+            live.expect_pool(nr=2, free=2)
+
+
+def _hugetlb_page(live: Live, *, shared: bool) -> Memory:
+    return live.map(1, shared=shared)
+
+
+def _expect_refused(live: Live, make: Callable[[Live], Memory], ways: Sequence[_Way] = _WAYS) -> None:
+    """Expect a store right after each call to end in SIGSEGV, in the thread that has made it, and in another one."""
+    for take in (*ways,) * _ROUNDS:
+        by = take.__name__.strip("_")
+        memory = make(live)
+        name, arguments, seen = take(live, memory)
+        live.expect(f"a store after it was {by}", Came.SIGSEGV, memory.actor.late_store(name, *arguments))
+        if seen:
+            live.expect(f"what is there when it was {by}", _STORED, seen.read())
+        memory.actor.end()
+
+        memory = make(live)
+        _have_written(live, memory)
+        name, arguments, seen = take(live, memory)
+        memory.actor.call(name, *arguments)
+        found = seen.read() if seen else 0
+        live.host.pause(_SECONDS)
+        live.expect(f"whether a thread still writes what was {by}", False, bool(seen and seen.read() != found))
+        (thread,) = memory.actor.stop(0)
+        live.expect(f"whether its stores end in SIGSEGV when it was {by}", True, Came.SIGSEGV in thread.came)
+        memory.actor.end()
+
+
+def _expect_unseen(live: Live, make: Callable[[Live], Memory]) -> None:
+    """Expect a child not to see what a thread of its parent writes on and on."""
+    for _round in range(_ROUNDS):
+        memory = make(live)
+        _have_written(live, memory)
+        child = memory.seen_by(memory.actor.fork())
+        found = child.read()
+        live.host.pause(_SECONDS)
+        live.expect("whether a child sees what its parent writes", False, child.read() != found)
+        (thread,) = memory.actor.stop(0)
+        live.expect("what came of the stores of the parent", Came.DONE, thread.came)
+        memory.actor.end()
+
+
+def _have_written(live: Live, memory: Memory) -> None:
+    """Start a thread that writes the first word of ``memory`` on and on."""
+    memory.touch(value=_TOUCHED)
+    memory.actor.use(memory.address, memory.size, memory.size)
+    live.host.wait_until(lambda: memory.read() != _TOUCHED)
+
+
+class Flushed(LiveTest):
+    """Memory that is written when it was just taken.
+
+    :avocado: enable
+    """
+
+    def test_flushed(self) -> None:
+        """Every case, those on hugetlb pages for every page size."""
+        self.run_area(FLUSHED)

@@ -7,6 +7,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, need_soft_dirty, soft_dirty_pages
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import (
@@ -21,7 +22,9 @@ from hugepage_qa.cases.mapped_memory import (
 from hugepage_qa.cases.pages_in_memory import expect_in_memory, ranges_about
 from hugepage_qa.cases.swapped import swapped
 from hugepage_qa.cases.thp_memory import (
+    expect_mapped_whole,
     let_only_pmd_inherit,
+    map_aligned,
     mapped_huge,
     pmd_size,
     room_for,
@@ -29,7 +32,9 @@ from hugepage_qa.cases.thp_memory import (
     shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 WHOLE = Area("thp/mapped-whole", sizes=Sizes.ONCE)
@@ -173,6 +178,57 @@ def shared_pages_that_are_there(live: Live) -> None:
     for page in (0, 2):
         memory.advise(mmap.MADV_REMOVE, page, 1)
     _expect_second_there(live, memory)
+
+
+@WHOLE.case(
+    "a huge page of shared memory is mapped as a whole by whichever part is touched first, read or written, whether it"
+    " is there or brought by that",
+    "Documentation/admin-guide/mm/transhuge.rst ShmemPmdMapped; mm/memory.c do_set_pmd() (ab1ffc86cb5b); mm/filemap.c"
+    " filemap_map_pmd()",
+)
+def touched_first_in_any_part(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, base = pmd_size(live), live.base_page
+    for is_there, is_written, offset in product((False, True), (False, True), (0, base, size // 2, size - base)):
+        with live.about(f"{'written' if is_written else 'read'} at {offset}, {'there' if is_there else 'brought'}"):
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+            with_blocks(live, size, 2)
+            memory = shared_huge_pages(live, 2) if is_there else map_aligned(live, 2, size, shared=True)
+            # which has no page tables of it yet
+            process = memory.seen_by(memory.actor.fork()) if is_there else memory
+            for page in range(2):
+                if is_written:
+                    process.actor.write(process.at(page) + offset, _NEW_VALUE)
+                else:
+                    holds = 1 + page * size + offset if is_there else 0
+                    live.expect("what is read", holds, process.actor.read(process.at(page) + offset))
+            expect_mapped_whole(live, process, 2, "")
+        memory.actor.end()
+
+
+@WHOLE.case(
+    "pagemap tells of each base page of a huge page whether this process alone has it mapped, where another one has"
+    " unmapped a part of it",
+    f"{PAGEMAP_DOC} bit 56; fs/proc/task_mmu.c pagemap_pmd_range() (2c1f057e5be6)",
+    since="6.11",
+)
+def exclusive_in_part(live: Live) -> None:
+    if live.host.kernel_option("NO_PAGE_MAPCOUNT"):  # since Linux 6.15
+        raise CannotRun("this kernel counts no mappings of the parts of a huge page (CONFIG_NO_PAGE_MAPCOUNT)")
+    base = live.base_page
+    count = pmd_size(live) // base
+    for first, pages in ((0, 1), (1, count // 2), (count // 2, count // 2), (count - 1, 1)):
+        memory = huge_pages(live)
+        child = memory.actor.fork()
+        child.call("munmap", memory.address + first * base, pages * base)
+        found = [bool(entry & EXCLUSIVE) for entry in memory.whole_pagemap()]
+        with live.about(f"{pages} base pages from {first} on unmapped by the child"):
+            live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+            wrong = [page for page in range(count) if found[page] != (first <= page < first + pages)]
+            known = {Quirk.EXCLUSIVE_BY_FIRST_PAGE: pages if first else count - pages}
+            live.expect("base pages that are told to be exclusive and are not, or not to be", 0, len(wrong), known)
+        child.end()
+        memory.actor.end()
 
 
 @WHOLE.case(

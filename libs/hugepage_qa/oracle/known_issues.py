@@ -43,6 +43,7 @@ class Quirk(Enum):
     REMOUNT_KEEPS_POLICY = "remount-keeps-policy"
     REFUSALS_WITH_SWAP_UNCOUNTED = "refusals-with-swap-uncounted"
     PRIVATE_SWAP_UNTOLD = "private-swap-untold"
+    EXCLUSIVE_BY_FIRST_PAGE = "exclusive-by-first-page"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

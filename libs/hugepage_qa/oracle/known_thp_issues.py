@@ -287,4 +287,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="02399c880239 (5.16)",
         seen="5.10.223; right on 6.1.192",
     ),
+    Quirk.EXCLUSIVE_BY_FIRST_PAGE: KnownIssue(
+        quirk=Quirk.EXCLUSIVE_BY_FIRST_PAGE,
+        summary="pagemap tells of every base page of a huge page that is mapped as a whole whether this process alone "
+        "has the first one mapped",
+        example="2 MiB that a process and its child have, of which the child has unmapped all but the first base page: "
+        "bit 56 is 0 of all 512; of the first one alone: it is 1 of all 512",
+        cause="pagemap_pmd_range() asks __folio_page_mapped_exclusively() about the page that the entry begins with, "
+        "where it had asked about each page before (fs/proc/task_mmu: remove per-page mapcount dependency for "
+        "PM_MMAP_EXCLUSIVE)",
+        since=KernelVersion(6, 15),
+        seen="6.16.3, 7.3.4; right on 6.12.117",
+    ),
 }

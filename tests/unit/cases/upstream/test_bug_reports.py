@@ -68,7 +68,7 @@ def test_the_page_lists_them_with_their_subjects() -> None:
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 def test_a_report_is_whole_and_names_lists_and_no_people(report: BugReport) -> None:
     lines = report.text.splitlines()
-    assert lines[0].startswith("# mm/") or lines[0].startswith("# hugetlbfs: ")
+    assert lines[0].startswith(("# mm/", "# fs/proc/", "# hugetlbfs: "))
     assert len(report.subject) <= SUBJECT
     assert [line for line in lines if len(line) > 120] == []
     assert [line[3:] for line in lines if line.startswith("## ")][: len(SECTIONS)] == SECTIONS

@@ -28,6 +28,8 @@ HINT = "mmap(2) addr; fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()"
 REPLACE = "mmap(2) MAP_FIXED; mm/mmap.c ksys_mmap_pgoff(), fs/hugetlbfs/inode.c hugetlbfs_file_mmap()"
 END = "mmap(2) ENOMEM; mm/mmap.c get_unmapped_area()"
 WINDOW = "Documentation/arch/x86/x86_64/5level-paging.rst; fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()"
+#: what memory beside huge pages holds
+_OTHER = 77
 #: an address that 32 bits hold, and where programs of 64 bits have nothing
 LOW = 1 << 30
 #: a base page of 64 KiB before what 64 bits hold
@@ -48,6 +50,31 @@ def hints(live: Live) -> None:
     second.fill(2)
     live.expect_pool(nr=2, free=0)
     first.expect_filled(1)
+
+
+@ADDRESSES.case(
+    "an address that is asked for is given if nothing lies on all of the pages, and whatever lies on one of them, be it"
+    " a base page at their end, is as it was",
+    HINT,
+    pages=3,
+)
+def hints_beside_others(live: Live) -> None:
+    need_places_of_any_size(live)
+    base, length = live.base_page, 3 * live.size
+    for offset in (-base, 0, live.size - base, live.size, 2 * live.size, length - base, length):
+        actor = live.actor()
+        place = free_place(live, actor, 5) + live.size
+        other = ordinary_memory(live, actor, 1, place + offset)
+        other.fill(_OTHER)
+        memory = live.map(3, actor, at=place)
+        with live.about(f"a base page at {offset} of {length} bytes"):
+            if not 0 <= offset < length:
+                live.expect("the address", f"{place:#x}", f"{memory.address:#x}")
+            memory.fill()
+            memory.expect_filled(pages=3)
+            other.expect_filled(_OTHER)
+        actor.end()
+    live.expect_pool(nr=3, free=3)
 
 
 @ADDRESSES.case(

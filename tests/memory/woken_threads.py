@@ -1,7 +1,7 @@
 """Threads that wait for a program to handle their faults: who is told of them, who is woken, and who waits on."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -9,7 +9,7 @@ from itertools import combinations
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
+from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.userfaultfd import MESSAGE_SIZE, Feature, Mode, PageFault, Told, Userfault, offered_features
 from hugepage_qa.kernel.uapi import MREMAP_MAYMOVE
@@ -45,7 +45,8 @@ _RUNNING = "running"
 class Watched:
     """Pages whose faults a program handles, and how it handles that of one page, waking who waits or not.
 
-    ``content`` is what ``fill`` stored of which the pages are made, or as which they lie there; None for zeroes.
+    ``content`` is what ``fill`` stored of which the pages are made, or as which they lie there; None for zeroes. Where
+    the program is told of exact addresses threads wait for words in each part of a page, else at its beginning.
     """
 
     name: str
@@ -55,10 +56,24 @@ class Watched:
     handle: Callable[[int, bool], object]
     content: int | None = _VALUE
 
+    def place(self, page: int) -> int:
+        """Return how many bytes into its page the thread of a page stores, before the words that threads have there."""
+        if not self.fault.is_exact:
+            return 0
+        return (0, self.memory.size // 2, self.memory.size - _PAGES * _WORD_OF_A_THREAD)[page]
+
+    def told_of(self, pages: Iterable[int]) -> list[PageFault]:
+        """Return what is told of threads that wait for ``pages``, in their order."""
+        if not self.fault.is_exact:
+            return [PageFault(self.told, self.memory.at(page)) for page in pages]
+        # a thread stores what is beside its word first
+        words = {page: self.place(page) + page * _WORD_OF_A_THREAD + WORD for page in pages}
+        return [PageFault(self.told, self.memory.at(page) + offset) for page, offset in words.items()]
+
 
 @WOKEN.case(WOKEN_ALONE, WAKES, since="5.19", sizes=Sizes.BUDDY, pages=2 * _PAGES)
 def of_hugetlb_pages(live: Live) -> None:
-    for make in _hugetlb_kinds(live):
+    for make in (kind for exact in (False, True) for kind in _hugetlb_kinds(live, exact)):
         watched = make()
         with live.about(watched.name):
             _expect_woken_alone(live, watched)
@@ -68,7 +83,7 @@ def of_hugetlb_pages(live: Live) -> None:
 
 @WOKEN.case(WOKEN_ALONE, WAKES, since="5.19", sizes=Sizes.ONCE)
 def of_other_pages(live: Live) -> None:
-    for make in _other_kinds(live):
+    for make in (kind for exact in (False, True) for kind in _other_kinds(live, exact)):
         watched = make()
         with live.about(watched.name):
             _expect_woken_alone(live, watched)
@@ -77,7 +92,7 @@ def of_other_pages(live: Live) -> None:
 
 @WOKEN.case(TOLD_ONCE, READS, since="5.19", sizes=Sizes.BUDDY, pages=2 * _PAGES)
 def told_of_hugetlb_pages(live: Live) -> None:
-    for make in _hugetlb_kinds(live):
+    for make in _hugetlb_kinds(live, exact=False):
         watched = make()
         with live.about(watched.name):
             _expect_told_once(live, watched)
@@ -87,39 +102,41 @@ def told_of_hugetlb_pages(live: Live) -> None:
 
 @WOKEN.case(TOLD_ONCE, READS, since="5.19", sizes=Sizes.ONCE)
 def told_of_other_pages(live: Live) -> None:
-    for make in _other_kinds(live):
+    for make in _other_kinds(live, exact=False):
         watched = make()
         with live.about(watched.name):
             _expect_told_once(live, watched)
         watched.memory.actor.end()
 
 
-def _hugetlb_kinds(live: Live) -> list[Callable[[], Watched]]:
+def _hugetlb_kinds(live: Live, exact: bool) -> list[Callable[[], Watched]]:
     def missing(*, shared: bool) -> Watched:
         memory = live.map(_PAGES, shared=shared)
         source = live.map(1, memory.actor)
         source.fill(_VALUE)
-        return _missing(f"missing, shared {shared}", memory, source, Feature.MISSING_HUGETLBFS)
+        return _missing(f"missing, shared {shared}", memory, source, Feature.MISSING_HUGETLBFS | of_all)
 
     def protected() -> Watched:
         memory = live.map(_PAGES)
         memory.fill(_VALUE)
-        return _protected("protected", memory, Feature.WP_HUGETLBFS_SHMEM)
+        return _protected("protected", memory, Feature.WP_HUGETLBFS_SHMEM | of_all)
 
     def of_a_file() -> Watched:
         file = new_memfd(live)
         file.truncate(_PAGES)
         file.map(_PAGES).fill(_VALUE)
-        return _of_a_file("in the file", file.map(_PAGES), Feature.MINOR_HUGETLBFS)
+        return _of_a_file("in the file", file.map(_PAGES), Feature.MINOR_HUGETLBFS | of_all)
 
     offered = offered_features(live)
+    of_all = Feature.EXACT_ADDRESS if exact else Feature(0)
     kinds: list[Callable[[], Watched]] = [partial(missing, shared=False), partial(missing, shared=True)]
     kinds += [protected] if Feature.WP_HUGETLBFS_SHMEM in offered else []
     return kinds + ([of_a_file] if Feature.MINOR_HUGETLBFS in offered else [])
 
 
-def _other_kinds(live: Live) -> list[Callable[[], Watched]]:
+def _other_kinds(live: Live, exact: bool) -> list[Callable[[], Watched]]:
     offered = offered_features(live)
+    of_all = Feature.EXACT_ADDRESS if exact else Feature(0)
     protecting = {False: Feature.PAGEFAULT_FLAG_WP, True: Feature.WP_HUGETLBFS_SHMEM}
 
     def pages(*, shared: bool, fills: bool) -> Memory:
@@ -138,16 +155,16 @@ def _other_kinds(live: Live) -> list[Callable[[], Watched]]:
 
     def missing(*, shared: bool) -> Watched:
         memory = pages(shared=shared, fills=False)
-        return _missing(f"missing, shared {shared}", memory, source_for(memory), Feature.MISSING_SHMEM)
+        return _missing(f"missing, shared {shared}", memory, source_for(memory), Feature.MISSING_SHMEM | of_all)
 
     def zeroes() -> Watched:
         memory = pages(shared=False, fills=False)
-        fault = Userfault(memory, Mode.MISSING, Feature(0), waits=True)
+        fault = Userfault(memory, Mode.MISSING, of_all, waits=True)
         return Watched("zeroes", memory, fault, Told.WRITE, lambda page, wakes: fault.zero(page, wakes=wakes), None)
 
     def moved() -> Watched:
         memory = pages(shared=False, fills=False)
-        fault = Userfault(memory, Mode.MISSING, Feature.MOVE, waits=True)
+        fault = Userfault(memory, Mode.MISSING, Feature.MOVE | of_all, waits=True)
 
         def move(page: int, wakes: bool) -> None:
             fault.move(source_for(memory), page, wakes=wakes)
@@ -155,14 +172,16 @@ def _other_kinds(live: Live) -> list[Callable[[], Watched]]:
         return Watched("moved", memory, fault, Told.WRITE, move)
 
     def protected(*, shared: bool) -> Watched:
-        return _protected(f"protected, shared {shared}", pages(shared=shared, fills=True), protecting[shared])
+        return _protected(f"protected, shared {shared}", pages(shared=shared, fills=True), protecting[shared] | of_all)
 
     def of_a_file() -> Watched:
         memory = pages(shared=True, fills=True)
         # mapped once more (mremap(2) of no bytes), where nothing of it is mapped yet
         actor, length = memory.actor, memory.length
         other = actor.call("mremap", memory.address, 0, length, MREMAP_MAYMOVE) % (1 << 64)
-        return _of_a_file("in the file", Memory(live, actor, other, _PAGES, live.base_page), Feature.MINOR_SHMEM)
+        return _of_a_file(
+            "in the file", Memory(live, actor, other, _PAGES, live.base_page), Feature.MINOR_SHMEM | of_all
+        )
 
     kinds: list[Callable[[], Watched]] = [partial(missing, shared=False), partial(missing, shared=True), zeroes]
     kinds += [moved] if Feature.MOVE in offered else []
@@ -212,7 +231,8 @@ def _expect_woken_alone(live: Live, watched: Watched) -> None:
         fault.wake(page, 1)
         _expect_told(live, watched, [page], f"when page {page} was woken")
     # the word that its thread stores first of all
-    word = value_or_signal(partial(watched.memory.actor.read, watched.memory.at(middle) + middle * _WORD_OF_A_THREAD))
+    address = watched.memory.at(middle) + watched.place(middle) + middle * _WORD_OF_A_THREAD
+    word = value_or_signal(partial(watched.memory.actor.read, address))
     live.expect("word of who is not woken", _filled(watched, middle), word)
     fault.wake(middle, 1)
     _expect_gone_on(live, watched, others)
@@ -224,7 +244,7 @@ def _expect_woken_alone(live: Live, watched: Watched) -> None:
 
 
 def _expect_told_once(live: Live, watched: Watched) -> None:
-    fault, memory = watched.fault, watched.memory
+    fault = watched.fault
     live.expect("whether poll(2) tells of a message before there is one", False, fault.is_readable())
     live.expect_errno(errno.EAGAIN, fault.faults_at_once, live, MESSAGE_SIZE)
     _have_all_wait(live, watched)
@@ -237,8 +257,7 @@ def _expect_told_once(live: Live, watched: Watched) -> None:
     live.expect("messages that there is room for", 1, len(told))
     live.expect("threads that wait when one was told of", (_PAGES - 2, _PAGES - 1), fault.waiting(live))
     told += fault.faults_at_once(live, _PAGES * MESSAGE_SIZE)
-    wanted = [PageFault(watched.told, memory.at(page)) for page in range(1, _PAGES)]
-    live.expect("what is told", wanted, sorted(told, key=lambda one: one.address))
+    live.expect("what is told", watched.told_of(range(1, _PAGES)), sorted(told, key=lambda one: one.address))
     live.expect("whether poll(2) tells of a message when all were read", False, fault.is_readable())
     live.expect_errno(errno.EAGAIN, fault.faults_at_once, live, MESSAGE_SIZE)
     for page in range(1, _PAGES):
@@ -250,7 +269,8 @@ def _expect_told_once(live: Live, watched: Watched) -> None:
 def _have_all_wait(live: Live, watched: Watched) -> None:
     """Have a thread write to each page."""
     for page in range(_PAGES):
-        watched.memory.actor.use(watched.memory.at(page), _WORD_OF_A_THREAD, _WORD_OF_A_THREAD)
+        address = watched.memory.at(page) + watched.place(page)
+        watched.memory.actor.use(address, _WORD_OF_A_THREAD, _WORD_OF_A_THREAD)
     live.host.wait_until(lambda: watched.fault.waiting(live) == (_PAGES, _PAGES))
     live.expect("threads that wait", (_PAGES, _PAGES), watched.fault.waiting(live))
 
@@ -270,13 +290,13 @@ def _filled(watched: Watched, page: int) -> int:
     if watched.content is None:
         return 0
     lies_there = bool(watched.told & (Told.MINOR | Told.WRITE_PROTECTED))
-    return watched.content + page * _WORD_OF_A_THREAD + (page * watched.memory.size if lies_there else 0)
+    in_page = watched.place(page) + page * _WORD_OF_A_THREAD
+    return watched.content + in_page + (page * watched.memory.size if lies_there else 0)
 
 
 def _expect_told(live: Live, watched: Watched, pages: "range | list[int]", when: str) -> None:
-    wanted = [PageFault(watched.told, watched.memory.at(page)) for page in pages]
     told = [watched.fault.await_fault(live) for _page in pages]
-    live.expect(f"what is told {when}", wanted, sorted(told, key=lambda fault: fault.address))
+    live.expect(f"what is told {when}", watched.told_of(pages), sorted(told, key=lambda fault: fault.address))
 
 
 def _expect_gone_on(live: Live, watched: Watched, others: list[int]) -> None:

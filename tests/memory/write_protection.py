@@ -7,7 +7,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked, new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import PRESENT, WRITE_PROTECTED, Memory, value_or_signal
+from hugepage_qa.cases.mapped_memory import PRESENT, WORD, WRITE_PROTECTED, Memory, expect_read, value_or_signal
 from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.pages_in_memory import in_memory
 from hugepage_qa.cases.thp_memory import room_for
@@ -260,6 +260,30 @@ def protected_page_forked(live: Live) -> None:
         live.expect_signal(signal.SIGBUS, memory.touch, 0, 9)
         memory.expect_filled(4 if shared else 3)
         live.expect_pool(nr=2, free=1 if shared else 0)
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+@PROTECTION.case(
+    "a page that parent and child have stays protected in the parent when that has a page of its own, for it is read by"
+    " process_vm_readv(2)",
+    f"{DOC} Write Protect Notifications; mm/hugetlb.c hugetlb_wp() (0f230bc24b6e)",
+    since="6.4",
+    pages=2,
+)
+def protected_page_read_from_outside(live: Live) -> None:
+    for place in (0, live.size // 2, live.size - WORD):
+        memory = live.map(1)
+        memory.fill(3)
+        Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
+        child = forked(live, memory)
+        with live.about(f"read at {place}"):
+            expect_read(live, memory, place, 3 + place)
+            live.expect("frames that both have", set(), memory.frames() & child.frames())
+            expect_protected(live, memory)
+            live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + place, 9)
+            memory.expect_filled(3)
+        live.expect_pool(nr=2, free=0)
         memory.actor.end()
         live.expect_pool(nr=2, free=2)
 

@@ -12,7 +12,7 @@ from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, expect_read
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
@@ -23,7 +23,7 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, map_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MREMAP_FIXED, MREMAP_MAYMOVE
@@ -300,6 +300,34 @@ def swapped_out(live: Live) -> None:
     swap_out(live, memory, memory.length)
     live.expect("base pages that are protected in swap", _to_protect(live, memory), protected_pages(memory))
     _expect_protected(live, memory)
+
+
+@USERFAULT.case(
+    "what parent and child have stays protected in the parent where that has a page of its own, for it is read by"
+    " process_vm_readv(2): base pages, and a huge page that is mapped as a whole or in parts",
+    f"{PROTECTED}; mm/memory.c wp_page_copy(); mm/huge_memory.c do_huge_pmd_wp_page(), __split_huge_pmd_locked()",
+    since="5.19",
+)
+def read_from_outside(live: Live) -> None:
+    for make in (base_pages, huge_pages, _in_parts):
+        memory = make(live)
+        every = memory.length // live.base_page
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP)
+        fault.write_protect(length=memory.length)
+        memory.actor.fork()
+        for place in (0, memory.size // 2, memory.size - WORD):
+            with live.about(f"{make.__name__.strip('_')}, read at {place}"):
+                expect_read(live, memory, place, 1 + place)
+                live.expect("base pages that are protected", every, len(protected_pages(memory)))
+                live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + place, _NEW_VALUE)
+        memory.expect_filled()
+        memory.actor.end()
+
+
+def _in_parts(live: Live) -> Memory:
+    memory = huge_pages(live)
+    map_in_parts(live, memory)
+    return memory
 
 
 def _mapped_again(live: Live, memory: Memory) -> Memory:

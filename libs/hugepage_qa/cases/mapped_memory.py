@@ -1,6 +1,7 @@
 """Memory that an actor has mapped: pages that are written, read, checked and given back."""
 
 import errno
+import mmap
 import os
 from collections.abc import Callable, Iterable, Set
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -253,3 +254,12 @@ def read_of_another(live: Owner, reader: Actor, process: int, local: bytes, remo
         if refusal.errno == errno.EPERM and (live.host.read(_PTRACE_SCOPE) or "").strip() == _NOBODY_MAY:
             raise CannotRun(f"/{_PTRACE_SCOPE} is {_NOBODY_MAY}: nobody may read another's memory") from refusal
         raise
+
+
+def expect_read(live: Owner, memory: Memory, place: int, value: int) -> None:
+    """Expect the process of ``memory`` to read ``value`` at ``place`` in it by process_vm_readv(2), as from outside."""
+    actor = memory.actor
+    buffer = actor.mmap(live.base_page, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    local, remote = (actor.uapi.pack("2Q", address, WORD) for address in (buffer, memory.address + place))
+    live.expect("bytes read", WORD, read_of_another(live, actor, actor.pid, local, remote))
+    live.expect("what was read", value, actor.read(buffer))

@@ -123,6 +123,8 @@ class Userfault:
         """Register ``memory``. Raises CannotRun where the kernel has no userfaultfd or not ``feature``, OSError."""
         self._memory = memory
         self._actor = memory.actor
+        #: whether messages tell of the byte that was accessed, and not of the page
+        self.is_exact = Feature.EXACT_ADDRESS in feature
         flags = _NONBLOCK if waits else 0
         if not of_kernel and memory.kernel_version >= _USER_MODE_ONLY_SINCE:
             flags |= USER_MODE_ONLY

@@ -1,10 +1,11 @@
 """What the kernel counts of transparent huge pages of each size."""
 
+import mmap
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_all
 from hugepage_qa.cases.pinned_pages import pipe_with
@@ -16,18 +17,21 @@ from hugepage_qa.cases.thp_memory import (
     need_blocks,
     pmd_size,
     read_counters,
+    room_for,
 )
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
-from hugepage_qa.kernel.uapi import MADV_COLD, MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_HUGEPAGE, MAP_FIXED
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 SMALLER = Area("accounting/transparent-sizes", sizes=Sizes.ONCE)
 
 _PAGES = 3
+_VALUE = 77
 
 
 @SMALLER.case(
@@ -44,7 +48,12 @@ def each_size_is_counted_for_itself(live: Live) -> None:
         memory = expect_change(live, taken, partial(_three, live, size), touch, _read)
         live.expect(f"Rss with pages of {size} bytes", 3 * size, memory.smaps().rss)
         live.expect("AnonHugePages, which is for PMD-sized ones", 0, memory.smaps().anon_huge_pages)
-        given = {size_counter(size, "anon_fault_alloc"): 0, size_counter(size, "nr_anon"): -3}
+        given = {
+            size_counter(size, "anon_fault_alloc"): 0,
+            size_counter(size, "nr_anon"): -3,
+            # nothing is left of any part of them (mm/rmap.c __folio_remove_rmap(), since Linux 6.10)
+            size_counter(size, "split_deferred"): 0,
+        }
         expect_change(live, given, partial(_three_touched, live, size), Memory.unmap, _read)
 
 
@@ -123,6 +132,33 @@ def shared_memory_of_each_size(live: Live) -> None:
 
 
 @SMALLER.case(
+    "with within_size for several sizes shared memory gets the largest page that lies within it, whichever part of it"
+    " is touched first",
+    f"{THP_DOC} shmem_enabled within_size; mm/shmem.c shmem_allowable_huge_orders() (d0e6983a6d17)",
+    since="6.11",
+)
+def largest_within_size(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    pmd, base = pmd_size(live), live.base_page
+    sizes = [size for size in counted_sizes(live) if size <= pmd // 4]
+    if not sizes:
+        raise CannotRun("this kernel has no size of which two fit into half a PMD-sized page")
+    for size in {sizes[0], sizes[-1]}:
+        allow_only(live, size, pmd, knob="shmem_enabled", policy="within_size")
+        # neither all of a PMD-sized page, nor of the last one of this size, lies within it
+        length = pmd // 2 + size - base
+        whole = length // size
+        for touched, taken in ((0, 1), (size - base, 1), ((whole - 1) * size, 1), (whole * size, 0)):
+            expected = {size_counter(pmd, "shmem_alloc"): 0, size_counter(size, "shmem_alloc"): taken}
+            prepare = partial(_shared_of_length, live, length)
+
+            touch = partial(_touch_at, live, size, touched)
+            with live.about(f"pages of {size} bytes, {length} bytes, touched at {touched}"):
+                memory = expect_change(live, expected, prepare, touch, _read_of_shared_memory)
+                live.expect("what was written", _VALUE, memory.actor.read(memory.address + touched))
+
+
+@SMALLER.case(
     "a huge page that somebody holds is not split for advice on a part of it, and counts as one that could not be",
     f"{THP_DOC} thp_split_page_failed, split_failed; mm/madvise.c madvise_cold_or_pageout_pte_range()",
     since="5.4",
@@ -171,6 +207,14 @@ def _read(live: Live) -> dict[str, int]:
     return read_size_counters(live, ("anon_fault_alloc", "nr_anon", "nr_anon_partially_mapped", "split_deferred"))
 
 
+def _shared_of_length(live: Live, length: int) -> Memory:
+    """Map anonymous shared memory of ``length`` bytes, whole base pages, where a PMD-sized page would fit."""
+    actor = live.actor()
+    address = room_for(actor, 1, pmd_size(live))
+    actor.mmap(length, READ_WRITE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | MAP_FIXED, address=address)
+    return Memory(live, actor, address, length // live.base_page, live.base_page)
+
+
 def _unmapped_in_part(live: Live, size: int) -> Memory:
     memory = _three_touched(live, size)
     _unmap_half_of_the_last(memory)
@@ -192,6 +236,12 @@ def _touch_where_there_are_blocks(live: Live, memory: Memory) -> None:
     """Touch all pages. Raises CannotRun where memory is too fragmented for them."""
     _touch_all(memory)
     expect_no_shortage(live, memory.size, memory.pages)
+
+
+def _touch_at(live: Live, size: int, offset: int, memory: Memory) -> None:
+    """Write at ``offset``. Raises CannotRun where memory is too fragmented for a page of ``size`` bytes."""
+    memory.actor.write(memory.address + offset, _VALUE)
+    expect_no_shortage(live, size, 1)
 
 
 def _touch_all(memory: Memory) -> None:

@@ -3,17 +3,26 @@
 Hugetlb pages are charged by the memory controller, too, where the hierarchy is mounted so.
 """
 
+import errno
+import signal
 from functools import partial
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
-from hugepage_qa.cases.hugetlb_accounting import ACCOUNTING, mount_options, mount_with_accounting, need_small_charges
+from hugepage_qa.cases.hugetlb_accounting import (
+    ACCOUNTING,
+    accounted_group,
+    mount_options,
+    mount_with_accounting,
+    need_small_charges,
+)
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_group import HUGETLB_CGROUP, V1_DOC, V2_DOC, HugetlbGroup, hugetlb_case
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_page
 from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.kernel.uapi import MADV_POPULATE_WRITE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -23,6 +32,8 @@ VERSION_2 = Area("cgroup/charges-v2")
 case = partial(hugetlb_case, {Version.ONE: VERSION_1, Version.TWO: VERSION_2})
 
 _TWO = 2
+#: more than what a group is charged for besides could hide
+_MISSED = 4
 
 
 @case(
@@ -256,6 +267,43 @@ def _expect_accounted(live: Live, *, is_accounted: bool) -> None:
     live.expect("pages in memory.current", 2 if is_accounted else 0, found)
     memory.unmap()
     live.expect("pages in memory.current", 0, round((_memory_current(group) - before) / live.size))
+
+
+@VERSION_2.case(
+    "who finds the pool empty is charged nothing in memory.current for the pages that it did not get, touched or asked"
+    " for, where the hierarchy is mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory_hugetlb_accounting; mm/hugetlb.c alloc_hugetlb_folio()",
+    since="6.7",
+    sizes=Sizes.BUDDY,
+)
+def memory_counts_no_page_that_was_not_had(live: Live) -> None:
+    need_small_charges(live)
+    mount_with_accounting(live)
+    group = new_group(live, "memory", Version.TWO)
+    for shared in (False, True):
+        actor = group.actor()
+        memory = live.map(_MISSED, actor, noreserve=True, shared=shared)
+        before = _memory_current(group)
+        for page in range(_MISSED):
+            live.expect_signal(signal.SIGBUS, memory.touch, page)
+            live.expect_errno(errno.EFAULT, memory.advise, MADV_POPULATE_WRITE, page, 1)
+        found = round((_memory_current(group) - before) / live.size)
+        live.expect(f"pages in memory.current, shared {shared}", 0, found)
+        actor.end()
+
+
+@VERSION_2.case(
+    "a page that moves to another node counts for memory.current as before, until it is given back, where the hierarchy"
+    " is mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory_hugetlb_accounting; mm/memcontrol.c mem_cgroup_migrate(); mm/hugetlb.c move_hugetlb_state()",
+    since="6.7",
+)
+def memory_counts_a_page_that_moves(live: Live) -> None:
+    group = accounted_group(live)
+    memory, _there = _moved_page(live, group)
+    live.expect("pages in memory.current", 1, round(_memory_current(group.group) / live.size))
+    memory.unmap()
+    live.expect("pages in memory.current", 0, round(_memory_current(group.group) / live.size))
 
 
 @case(

@@ -12,7 +12,15 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_all
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import collapse, expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    expect_shared,
+    let_only_pmd_inherit,
+    map_start,
+    mount_tmpfs,
+    pmd_size,
+    room_for,
+)
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
@@ -76,11 +84,27 @@ def pages_in_swap(live: Live) -> None:
     _expect_forgotten(live, _in_swap, _back_from_swap)
 
 
+@FORGOTTEN.case(
+    "a group is forgotten that had hugetlb pages reserved for it, whether they were used, and moved by mremap(2), or"
+    " not",
+    f"{DOC}; mm/hugetlb.c clear_vma_resv_huge_pages(), resv_map_put_hugetlb_cgroup_uncharge_info() (afe041c2d0fe)",
+    sizes=Sizes.BUDDY,
+    since="5.16",  # 550a7d60bd5e: mremap(2) of hugetlb pages
+    pages=_PAGES,
+)
+def reserved_pages(live: Live) -> None:
+    parent = new_group(live, "hugetlb", Version.TWO)
+    _expect_forgotten_below(live, parent, _reserved, _used_of_the_pool, _moved_by_mremap)
+
+
 def _expect_forgotten(live: Live, *uses: Use) -> None:
     """Expect a group to be forgotten when it has been removed, and what is in ``uses`` of it has ended."""
     let_only_pmd_inherit(live)
     set_policy(live, "madvise")
-    parent = new_group(live, "memory", Version.TWO)
+    _expect_forgotten_below(live, new_group(live, "memory", Version.TWO), *uses)
+
+
+def _expect_forgotten_below(live: Live, parent: ControlGroup, *uses: Use) -> None:
 
     def dying() -> int:
         counts = events(parent, "cgroup.stat")
@@ -115,6 +139,24 @@ def _use(live: Live, group: ControlGroup, use: Use, more: int) -> None:
     group.remove()
     # pages that a processor has not put on its lists yet it keeps as long as it is idle (lru_add_drain_all())
     live.compact()
+
+
+def _reserved(live: Live, group: ControlGroup) -> Memory:
+    return live.map(_PAGES, actor_in(live, group))
+
+
+def _used_of_the_pool(live: Live, group: ControlGroup) -> Memory:
+    memory = _reserved(live, group)
+    memory.fill()
+    return memory
+
+
+def _moved_by_mremap(live: Live, group: ControlGroup) -> Memory:
+    memory = _reserved(live, group)
+    memory.touch()
+    moved = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
+    live.expect("what was moved", 1, moved.read())
+    return moved
 
 
 def _whole(live: Live, group: ControlGroup) -> Memory:

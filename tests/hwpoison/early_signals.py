@@ -19,6 +19,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd, process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.uapi import (
     MADV_HWPOISON,
@@ -101,6 +102,30 @@ def part_of_a_huge_page(live: Live) -> None:
                     break
 
 
+@EARLY_SIGNALS.case(
+    "of a huge page that somebody holds, so that it cannot be split, they are told as well, where a base page of it"
+    " broke and that all of it is lost, and madvise(2) is EHWPOISON",
+    f"{RULE}, memory_failure(), kill_procs_now()",
+    sizes=Sizes.ONCE,
+    since="6.11",
+)
+def part_of_a_held_huge_page(live: Live) -> None:
+    need_mending(live)
+    for early_kill in (False, True):
+        memory = huge_pages(live)
+        broken = Memory(live, memory.actor, memory.address + memory.size // 2, 1, live.base_page)
+        frame = broken.pagemap([broken.address])[0] & FRAME
+        children = _children_who_chose(live, broken, filled=memory.size // 2)
+        pipe_with(live, memory)
+        with live.about(f"memory_failure_early_kill {early_kill:d}"):
+            break_it = partial(break_page, live, broken, 0, MADV_HWPOISON, early_kill=early_kill)
+            live.expect_errno(EHWPOISON, break_it)
+            _expect_signals(live, broken, children, early_kill=early_kill, extent=memory.size)
+        for process in (*(child.actor for child in children), memory.actor):
+            process.end()
+        mend(live, frame)
+
+
 def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bool:
     """Expect those who share a huge page to be told that a base page of it broke; return whether it was split for that.
 
@@ -161,7 +186,11 @@ def _children_who_chose(
 
 def _expect_told(live: Live, memory: Memory, children: list[Memory], *, early_kill: bool) -> None:
     break_page(live, memory, 0, MADV_HWPOISON, early_kill=early_kill)
-    told = _Signal(_BUS_MCEERR_AO, memory.address, memory.size)
+    _expect_signals(live, memory, children, early_kill=early_kill, extent=memory.size)
+
+
+def _expect_signals(live: Live, memory: Memory, children: list[Memory], *, early_kill: bool, extent: int) -> None:
+    told = _Signal(_BUS_MCEERR_AO, memory.address, extent)
     wanting = {PR_MCE_KILL_EARLY} | ({PR_MCE_KILL_DEFAULT} if early_kill else set())
     expected = [told if choice in wanting else None for choice in _CHOSEN]
     live.expect("what children are told who chose early, late, early, default", expected, [*map(_signal_of, children)])

@@ -190,8 +190,8 @@ def mended_page(live: Live) -> None:
 
 
 @HWPOISON.case(
-    "read(2) of a file with a broken page gives what is before it and behind it, and EIO at it; mended, the page is the"
-    " pool's again",
+    "read(2) of a file with a broken page gives what is before it and behind it, wherever in a base page it begins, and"
+    " EIO at it; mended, the page is the pool's again",
     "read(2) EIO; fs/hugetlbfs/inode.c hugetlbfs_read_iter(), adjust_range_hwpoison() (38c1ddbde6c6)",
     sizes=Sizes.BUDDY,
     since="6.6",
@@ -208,7 +208,13 @@ def read_of_a_broken_page(live: Live) -> None:
     live.expect("base pages out of use", 1, out_of_use(live) - before)
     expect_flag(live, memory, frame)
     buffer = file.actor.mmap(3 * base, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for start, length in ((broken - 2 * base, 2 * base), (broken + base, 3 * base)):
+    for start, length in (
+        (broken - 2 * base, 2 * base),
+        (broken - 2 * base + WORD, 2 * base - WORD),
+        (broken - base - WORD, base + WORD),
+        (broken - WORD, WORD),
+        (broken + base, 3 * base),
+    ):
         read = file.actor.call("pread64", file.descriptor, buffer, 3 * base, start)
         live.expect(f"bytes read at {start}", length, read)
         wrong = file.actor.check(buffer, length, WORD, 1 + start)

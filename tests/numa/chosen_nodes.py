@@ -71,6 +71,32 @@ def whose_pages_a_policy_takes(live: Live) -> None:
             live.expect_pool(nr=len(free), free=len(free))
 
 
+@CHOSEN.case(
+    "surplus pages for a reservation come from the nodes that the policy of the process is bound to: it is granted,"
+    " whichever node that is, and the pages are there",
+    f"{DOCUMENT} MPOL_BIND; mm/hugetlb.c gather_surplus_pages() (003af997c8a9)",
+    since="6.11",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def surplus_pages_of_bound_nodes(live: Live) -> None:
+    for node in live.nodes:
+        require_no_free_page(live, node)
+        live.let_grow(2, node)
+        for shared in (False, True):
+            actor = live.actor()
+            set_policy(actor, Mode.BIND, [node])
+            with live.about(f"bound to node {node}, shared {shared}"):
+                memory = live.map(2, actor, shared=shared)
+                live.expect_pool(nr=2, free=2, resv=2, surplus=2)
+                live.expect("pages of the node", 2, live.pool(node).surplus)
+                memory.touch(0)
+                memory.touch(1)
+                live.expect("nodes in numa_maps", {node: 2}, memory.numa_maps().nodes)
+            actor.end()
+            live.expect_pool(nr=0, free=0)
+
+
 def _node_or_refusal(file: HugeFile, memory: Memory, *, by_allocation: bool) -> int | str:
     """Return the node of the first page, brought now, or the name of an errno or a signal."""
     try:

@@ -151,6 +151,19 @@ def size_in_percent(live: Live) -> None:
     expect_blocks(live, live.mount(size="50%"), expected, expected)
 
 
+@LIMITS.case(
+    "size= in percent of a mount of gigantic pages is that part of their pool, whatever the default pool has",
+    f"{SIZE}; fs/hugetlbfs/inode.c hugetlbfs_size_to_hpages()",
+    sizes=Sizes.GIGANTIC,
+    pages=2,
+)
+def size_in_percent_of_gigantic_pages(live: Live) -> None:
+    pool = read_pool_view(live.host).pools[live.size]
+    for percent in (50, 100):
+        expected = (pool.nr - pool.surplus) * percent // 100
+        expect_blocks(live, live.mount(size=f"{percent}%"), expected, expected)
+
+
 @LIMITS.case("a limit is rounded down to whole pages", SIZE, pages=1)
 def size_is_rounded_down(live: Live) -> None:
     expect_blocks(live, live.mount(size=2 * live.size - 1), 1, 1)

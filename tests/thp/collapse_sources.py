@@ -26,6 +26,7 @@ from hugepage_qa.cases.khugepaged_work import (
 )
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.size_counters import allow_only
 from hugepage_qa.cases.thp_memory import (
     collapse,
     filled_file,
@@ -36,7 +37,15 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
     room_for,
 )
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, leave_dirt, set_policy, smaller_sizes
+from hugepage_qa.cases.thp_policy import (
+    advised,
+    base_pages,
+    huge_pages,
+    leave_dirt,
+    set_policy,
+    smaller_sizes,
+    some_smaller_sizes,
+)
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import (
@@ -189,6 +198,32 @@ def shared_memory(live: Live) -> None:
                 live.expect("words that changed", 0, each.actor.check(each.address, present, WORD, 1))
             rest = other.actor.nonzero(other.address + present, absent * live.base_page) if absent else 0
             live.expect("words of absent pages that are not zero", 0, rest)
+            memory.actor.end()
+
+
+@SOURCES.case(
+    "khugepaged makes shared memory huge that is all there, in huge pages of a smaller size, where none may be absent,"
+    " and leaves it where one of them is; it holds what it held",
+    f"{DOC} max_ptes_none; mm/khugepaged.c hpage_collapse_scan_file() (d60fcaf00d75)",
+    since="6.12",
+)
+def shared_pages_of_a_smaller_size(live: Live) -> None:
+    put_to_work(live)
+    let_only_pmd_inherit(live)
+    allow_absent(live, 0)
+    for size, _path in some_smaller_sizes(live):
+        for absent in (0, 1):
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+            allow_only(live, size, knob="shmem_enabled", policy="always")
+            memory = map_aligned(live, 1, pmd_size(live), shared=True)
+            present = memory.length - absent * size
+            memory.actor.fill(memory.address, present, WORD, 1)
+            allow_only(live, pmd_size(live), knob="shmem_enabled", policy="inherit")
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+            memory.advise(MADV_HUGEPAGE)
+            with live.about(f"pages of {size} bytes, {absent} absent"):
+                _expect_shared(live, memory, not absent, f"{absent} absent")
+                live.expect("words that changed", 0, memory.actor.check(memory.address, present, WORD, 1))
             memory.actor.end()
 
 

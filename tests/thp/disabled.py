@@ -19,6 +19,7 @@ from hugepage_qa.cases.thp_memory import (
     mapped_huge,
     mount_tmpfs,
     pmd_size,
+    shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import ADVICES, advised, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -121,6 +122,32 @@ def shared_memory_for_none(live: Live) -> None:
                 with live.about(f"{make.__name__[5:]} of {who}, {policy}, disabled {disabled}"):
                     _expect_first_use(live, memory, disabled)
                 memory.unmap()
+
+
+@DISABLED.case(
+    "a huge page of shared memory is mapped as base pages by a process with PR_SET_THP_DISABLE, and where that was"
+    " advised against, read or written, whichever part of it first; it stays one, and is mapped as a whole by others",
+    f"{SET}; madvise(2) MADV_NOHUGEPAGE; mm/memory.c do_set_pmd() (2b0f922323cc)",
+    since="6.12",
+)
+def huge_page_of_others(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, base = pmd_size(live), live.base_page
+    for by_process, is_written, offset in product((True, False), (False, True), (0, size - base)):
+        owner = shared_huge_pages(live)
+        # which has no page tables of it yet
+        memory = owner.seen_by(owner.actor.fork())
+        if by_process:
+            _disable(memory.actor, 1)
+        else:
+            memory.advise(MADV_NOHUGEPAGE)
+        with live.about(f"by the process {by_process}, written {is_written} at {offset}"):
+            if is_written:
+                memory.actor.write(memory.address + offset, 1 + offset)
+            memory.expect_filled()
+            live.expect("bytes mapped as a whole", 0, mapped_huge(memory))
+            expect_mapped_whole(live, owner, 1, "by its owner")
+        owner.actor.end()
 
 
 def _new_file(live: Live, actor: Actor, path: str) -> Memory:

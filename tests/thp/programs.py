@@ -4,7 +4,7 @@ import errno
 import mmap
 import os
 from collections.abc import Callable
-from itertools import product
+from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import IPC_CREAT, segment_number
@@ -30,6 +30,8 @@ _POINTER = 8
 _ROUNDS = 8
 _BOTTOM_UP = "proc/sys/vm/legacy_va_layout"
 _VALUE = 7
+#: mappings, of which the first half may fill holes that are there
+_BESIDE_EACH_OTHER = 12
 #: bytes for which there is no room between mappings that a program has from its start
 _ROOM = 64 * MIB
 
@@ -158,6 +160,46 @@ def fitting_addresses_of_shared_memory(live: Live) -> None:
 )
 def fitting_addresses_of_private_memory(live: Live) -> None:
     _expect_fitting(live, _private, of_any_length=False)
+
+
+@PROGRAMS.case(
+    "mmap() maps private memory of another length beside what was mapped before it, without a hole, whether or not a"
+    " huge page fits into it",
+    "mm/mmap.c get_unmapped_area(), __get_unmapped_area(), since d4148aeab412 again",
+)
+def other_lengths_side_by_side(live: Live) -> None:
+    size, base = pmd_size(live), live.base_page
+    for from_the_bottom, length in product(("0", "1"), (size // 2, size - base, size + base, 3 * size // 2)):
+        live.set_knob(_BOTTOM_UP, from_the_bottom)
+        actor = live.actor()
+        places = [_private(live, actor, length) for _ in range(_BESIDE_EACH_OTHER)][_BESIDE_EACH_OTHER // 2 :]
+        with live.about(f"{length} bytes each, {_BOTTOM_UP}={from_the_bottom}"):
+            between = {abs(place - before) - length for before, place in pairwise(places)}
+            live.expect("bytes between one and the next", {0}, between)
+            for number, place in enumerate(places):
+                actor.write(place, number)
+            live.expect("what each of them holds", [*range(len(places))], [actor.read(place) for place in places])
+        actor.end()
+
+
+@PROGRAMS.case(
+    "mmap() maps private memory at the address that is asked for where that is free, whether a huge page fits there or"
+    " not, and though nothing more is free beside it",
+    "mmap(2) addr; mm/mmap.c get_unmapped_area(), __get_unmapped_area(), since 249608ee4713 again",
+)
+def addresses_that_are_asked_for(live: Live) -> None:
+    size, base = pmd_size(live), live.base_page
+    for from_the_bottom, length in product(("0", "1"), (size, 3 * size, size + base)):
+        live.set_knob(_BOTTOM_UP, from_the_bottom)
+        actor = live.actor()
+        room = _private(live, actor, length + 2 * base)
+        actor.call("munmap", room + base, length)
+        address = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, address=room + base)
+        with live.about(f"{length} bytes, {_BOTTOM_UP}={from_the_bottom}"):
+            live.expect("bytes beyond the address that was asked for", 0, address - room - base)
+            actor.write(address, _VALUE)
+            live.expect("what is there", _VALUE, actor.read(address))
+        actor.end()
 
 
 def _expect_fitting(live: Live, *ways: Callable[[Live, Actor, int], int], of_any_length: bool = True) -> None:

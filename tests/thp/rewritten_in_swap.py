@@ -69,6 +69,35 @@ def on_a_device(live: Live) -> None:
         memory.actor.end()
 
 
+@REWRITTEN.case(
+    "of a huge page of any size that is zero but for one word, in its first or last base page or amid them, all of it"
+    " comes back from swap on a device",
+    f"{WRITING}; mm/page_io.c is_folio_zero_filled()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def one_word_alone(live: Live) -> None:
+    size, base = pmd_size(live), live.base_page
+    swap_to_a_device(live, _ROOM * size)
+    group = new_group(live, "memory", Version.TWO)
+    for page, path in (*some_smaller_sizes(live), (size, "")):
+        set_policy(live, "madvise", pmd="inherit" if page == size else "never")
+        if path:
+            live.set_knob(f"{path}/enabled", "always")
+        for alone in (0, base - WORD, page // 2, page - base, page - WORD):
+            # what came back from swap is in small pages
+            memory = map_aligned(live, 1, size, actor=actor_in(live, group), advice=MADV_HUGEPAGE)
+            words = range(alone, size, page)
+            for offset in words:
+                memory.actor.write(memory.address + offset, _PART + offset)
+            _leave_memory(live, memory, group)
+            with live.about(f"pages of {page >> 10} kB, the word at {alone}"):
+                wrong = sum(memory.actor.read(memory.address + offset) != _PART + offset for offset in words)
+                live.expect("words that are not as before", 0, wrong)
+                found = memory.actor.nonzero(memory.address, memory.length, WORD)
+                live.expect("words that are not zero", len(words), found)
+            memory.actor.end()
+
+
 def _expect_last(live: Live, memory: Memory, group: ControlGroup) -> None:
     """Expect memory of a process in ``group`` to hold what was written last, each time that it comes back from swap."""
     zeroes = live.open(memory.actor, "/dev/zero", os.O_RDONLY)

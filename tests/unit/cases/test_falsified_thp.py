@@ -19,6 +19,9 @@ _WITHOUT_HUGE_PAGES = {
     "looked-at-in-vain",
     "on-a-device",
     "zeroes-and-others",
+    "one-word-alone",
+    # where memory lies, whatever maps it
+    "other-lengths-side-by-side",
     # where what was moved is swapped out from
     "remapped-is-swapped-out",
     "moved-by-user-is-swapped-out",

@@ -88,7 +88,7 @@ class Unit:
     """Tasks for one machine of a kind, one after the other, with what is set up ``around``.
 
     No task may need that: where a machine is lost, the others run on a new one. ``seconds`` is what they are taken to
-    take as long as they have never run. With ``first`` no other unit may have run on the machine before.
+    take. With ``first`` no other unit may have run on the machine before. Units of a lower ``step`` come first.
     """
 
     name: str
@@ -97,6 +97,7 @@ class Unit:
     around: Callable[[Host], AbstractContextManager[object]] = nullcontext
     seconds: float = 60.0
     first: bool = False
+    step: int = 0
 
 
 class _CannotSetUp(Exception):

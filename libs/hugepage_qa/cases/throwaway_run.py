@@ -1,4 +1,4 @@
-"""Live cases and random programs spread over throwaway machines: several at once, the longest first."""
+"""Live cases and random programs spread over throwaway machines: several at once, the longest areas first."""
 
 import threading
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 from hugepage_qa.cases.case import Area, result_name
 from hugepage_qa.cases.judge import judge, not_meant, page_sizes
@@ -14,6 +15,7 @@ from hugepage_qa.cases.pool_view import NO_HUGETLB, read_pool_view
 from hugepage_qa.cases.random.soak import SOAK, soak_case
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
+from hugepage_qa.cases.time_limit import NO_TIME, TimeLimit, seconds_by_name, step_of
 from hugepage_qa.qemu.emulator import Stopped
 from hugepage_qa.qemu.fleet import Jobs, free_memory, run_workers
 from hugepage_qa.sizes import GIB, MIB, format_size
@@ -23,8 +25,6 @@ from hugepage_qa.sizes import GIB, MIB, format_size
 NODES = (2 * GIB, 2 * GIB)
 _NODES_OF_GIGANTIC = (6 * GIB, 5 * GIB)
 _GIGANTIC = 256 * MIB
-#: what a case is taken to take whose unit has never run
-_CASE_SECONDS = 1.0
 #: random operations, in names of results
 _RANDOM = "/random"
 
@@ -39,7 +39,8 @@ class LiveWanted:
     """What is run: cases of ``areas`` that are selected, random ``operations`` on the pool of each page size, races.
 
     Each of the ``minutes`` of random races has a seed of its own, of which the first is ``seed``. All is run on
-    machines with ``nodes`` of so many bytes, by default as it needs them, and with ``cpus``.
+    machines with ``nodes`` of so many bytes, by default as it needs them, and with ``cpus``. With ``shortest_first``
+    the cases of an area are split by what they take, so that those which take long are left for last.
     """
 
     areas: Sequence[Area] = ()
@@ -49,11 +50,24 @@ class LiveWanted:
     seed: int = 1
     nodes: tuple[int, ...] = ()
     cpus: int = 2
+    shortest_first: bool = False
 
     def units(
-        self, sizes: Sequence[int], pools: Collection[int], under_way: UnderWay = lambda _words: None
+        self,
+        sizes: Sequence[int],
+        pools: Collection[int],
+        took: Mapping[str, float],
+        under_way: UnderWay = lambda _words: None,
     ) -> Iterator[Unit]:
-        """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages."""
+        """Yield what is to be run for pages of ``sizes`` bytes on a machine that has ``pools`` of such pages.
+
+        ``took`` tells what results took the last time, by name.
+        """
+        seconds_of = seconds_by_name(took)
+
+        def step(task: Task) -> int:
+            return step_of(seconds_of(task.name)) if self.shortest_first else 0
+
         for area in self.areas:
             for size in (None, *sizes):
                 tasks = tuple(
@@ -61,10 +75,11 @@ class LiveWanted:
                     for case in area.cases
                     if size in self.selection.sizes_of(area, case, sizes)
                 )
-                if tasks:
-                    kind = self._kind(size if size in pools else None, cleared=not area.uncleared)
-                    seconds = len(tasks) * _CASE_SECONDS
-                    yield Unit(f"{area.name} {_words(size)}", kind, tasks, area.around, seconds, area.first)
+                kind = self._kind(size if size in pools else None, cleared=not area.uncleared)
+                for at, of_a_step in groupby(sorted(tasks, key=step), step):
+                    some = tuple(of_a_step)
+                    seconds = sum(seconds_of(task.name) for task in some)
+                    yield Unit(f"{area.name} {_words(size)}", kind, some, area.around, seconds, area.first, at)
         for size in pools:
             if not self.operations or (self.selection.sizes and size not in self.selection.sizes):
                 continue
@@ -74,7 +89,9 @@ class LiveWanted:
             tell = partial(self._tell_operations, under_way, size)
             random = partial(run_random_programs, size=size, seed=self.seed, operations=self.operations, tell=tell)
             name = f"{_RANDOM}/{format_size(size)}"
-            yield Unit(f"random {_words(size)}", self._kind(size), (Task(name, random),))
+            task, seconds = Task(name, random), took.get(name, Unit.seconds)
+            at = step_of(seconds) if self.shortest_first else 0
+            yield Unit(f"random {_words(size)}", self._kind(size), (task,), seconds=seconds, step=at)
         for minute in range(self.minutes):
             case = soak_case(self.seed + minute)
             task = Task(result_name(SOAK, case, None), partial(judge, SOAK, case, size=None))
@@ -106,16 +123,22 @@ class LiveWanted:
 
 
 class ThrowawayRun:
-    """Runs what is wanted on ``machines`` machines of ``plan`` at once.
+    """Runs what is wanted on ``machines`` machines of ``plan`` at once, within the time of ``limit``.
 
     ``finished`` and ``under_way`` are told of units, by any thread.
     """
 
     def __init__(
-        self, plan: MachinePlan, machines: int, finished: Finished, under_way: UnderWay = lambda _words: None
+        self,
+        plan: MachinePlan,
+        machines: int,
+        finished: Finished,
+        under_way: UnderWay = lambda _words: None,
+        limit: TimeLimit | None = None,
     ) -> None:
         self._finished = finished
         self._under_way = under_way
+        self._limit = limit or TimeLimit(None)
         self._sizes: list[int] = []
         self._machines = [LiveMachine(plan) for _ in range(machines)]
         self._lock = threading.Lock()
@@ -126,14 +149,14 @@ class ThrowawayRun:
         self._begun = 0
         self._free = free_memory()
         self._is_stopped = False
-        #: name of a unit -> what it took, in seconds
+        #: name of a result -> what it took, in seconds
         self.seconds: dict[str, float] = {}
 
     def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
         """Yield each result as it is there; what has none when the run is stopped gets none.
 
-        ``took`` tells what units took the last time. Raises InputError for what can never boot, MachineLost where a
-        machine does not come up.
+        ``took`` tells what results took the last time. Raises InputError for what can never boot, MachineLost where a
+        machine does not come up. What no time was left for is a skip.
         """
         workers = [partial(self._work, machine, wanted, took) for machine in self._machines]
         names = set()
@@ -161,7 +184,7 @@ class ThrowawayRun:
         """Run units until all are taken, or others need the memory; machines end with the thread that started them."""
         with closing(machine), suppress(Stopped):
             units, kind = self._begin(machine, wanted, took)
-            while unit := units.take(machine, partial(_is_for, kind), waits=False):
+            while unit := units.take(machine, partial(_rank, kind), waits=False):
                 kind = unit.kind
                 self._run_unit(unit, machine, tell)
 
@@ -169,11 +192,18 @@ class ThrowawayRun:
         began = time.monotonic()
         results = []
         for task in unit.tasks:
-            if result := machine.judge(task, unit):
+            if result := self._judge(task, unit, machine):
                 results.append(result)
                 tell(result)
-        self.seconds[unit.name] = time.monotonic() - began
-        self._finished(unit.name, results, self.seconds[unit.name])
+        self._finished(unit.name, results, time.monotonic() - began)
+
+    def _judge(self, task: Task, unit: Unit, machine: LiveMachine) -> Result | None:
+        if self._limit.is_over:
+            return Result(task.name, Verdict.SKIP, (NO_TIME,))
+        began = time.monotonic()
+        result = machine.judge(task, unit)
+        self.seconds[task.name] = time.monotonic() - began
+        return result
 
     def _begin(
         self, machine: LiveMachine, wanted: LiveWanted, took: Mapping[str, float]
@@ -195,15 +225,16 @@ class ThrowawayRun:
         kind = MachineKind(wanted.nodes or NODES)
         host = machine.host(kind)
         self._sizes = page_sizes(host)
-        planned = [*wanted.units(self._sizes, read_pool_view(host).pools, self._under_way)]
+        planned = [*wanted.units(self._sizes, read_pool_view(host).pools, took, self._under_way)]
         # of those that take as long the last ones first
-        planned = sorted(planned, key=lambda unit: took.get(unit.name, unit.seconds))[::-1]
+        planned = sorted(planned, key=lambda unit: unit.seconds)[::-1]
         self._kinds = [*dict.fromkeys([kind, *(unit.kind for unit in planned)])]
         return Jobs(planned, lambda unit: sum(unit.kind.memory), self._free, {machine: sum(kind.memory)})
 
 
-def _is_for(kind: MachineKind, unit: Unit) -> bool:
-    return unit.kind == kind
+def _rank(kind: MachineKind, unit: Unit) -> tuple[int, bool]:
+    """What comes first is what takes least, where that is asked for, and of it what the machine can do that runs."""
+    return unit.step, unit.kind != kind
 
 
 def _words(size: int | None) -> str:

@@ -41,6 +41,7 @@ AREAS = ("boot", *LIVE, "random")
 @click.option("--operations", type=click.IntRange(0), default=0, help="Random operations on the pool of each size.")
 @click.option("--minutes", type=click.IntRange(0), default=0, help="Soak: so many minutes of random races.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of what is random; it is printed.")
+@click.option("--within", type=click.FloatRange(min=0.1), metavar="MINUTES", help="Short cases first, until then.")
 @click.option("--machines", type=click.IntRange(1), help="Machines at once.  [as many as cores and memory allow]")
 @click.option("-x", "--exitfirst", is_flag=True, help="End at the first failure.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIRECTORY", help="New: results and evidence.")
@@ -59,6 +60,7 @@ def check_kernel(
     operations: int,
     minutes: int,
     seed: int | None,
+    within: float | None,
     machines: int | None,
     exitfirst: bool,
     output: Path | None,
@@ -77,6 +79,8 @@ def check_kernel(
     wants_boots = "boot" in areas if areas else not (cases or sizes)
     folders = tuple(area for area in areas if area not in ("boot", "random")) if areas else LIVE
     is_random = bool(random_boots or operations or minutes)
+    if within and (random_boots or minutes):
+        raise InputError("--within: --random and --minutes take what they take; leave them out")
     if "random" in areas and not is_random:
         raise InputError("--area random: expected how much of it, add --random, --operations or --minutes")
     chosen_seed = draw_seed() if seed is None else seed
@@ -94,7 +98,16 @@ def check_kernel(
     groups = choose_groups(()) if wants_boots else ()
     checks = [
         # what is wrong with one of them is told before another one takes its time
-        KernelCheck(architecture, settings, groups, random_boots, live, report.finished, report.under_way)
+        KernelCheck(
+            architecture,
+            settings,
+            groups,
+            random_boots,
+            live,
+            report.finished,
+            report.under_way,
+            within and within * 60,
+        )
         for architecture in architectures or (default,)
     ]
     random = f", random with --seed {chosen_seed}" if is_random else ""

@@ -81,8 +81,8 @@ class Jobs(Generic[T]):
         self._held = dict(held or {})
         self._changed = threading.Condition()
 
-    def take(self, worker: object, prefers: Callable[[T], bool] = lambda _job: False, *, waits: bool) -> T | None:
-        """Return the first job that there is memory for, or that of these which ``worker`` prefers.
+    def take(self, worker: object, rank: Callable[[T], Any] = lambda _job: 0, *, waits: bool) -> T | None:
+        """Return the first job that there is memory for, of those that ``rank`` has the least for.
 
         What it held is given back. None when all are taken or, unless it ``waits``, others hold what they need.
         """
@@ -93,7 +93,7 @@ class Jobs(Generic[T]):
                 held = sum(self._held.values())
                 fitting = [job for job in self._waiting if not held or held + self._need(job) <= self._free]
                 if fitting:
-                    job = next(filter(prefers, fitting), fitting[0])
+                    job = min(fitting, key=rank)
                     self._waiting.remove(job)
                     self._held[worker] = self._need(job)
                     return job

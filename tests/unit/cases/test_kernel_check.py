@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from hugepage_qa.cases.live_machine import MachinePlan
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted
+from hugepage_qa.cases.time_limit import NO_TIME
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.installed_emulator import NotOffered
@@ -22,6 +24,7 @@ from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.sizes import GIB, MIB
 
 TOLD: list[str] = []
+WANTED: list[LiveWanted] = []
 CONFIG = {"CONFIG_ARM64_4K_PAGES": "y"}
 
 
@@ -29,17 +32,18 @@ class FakeMatrix:
     """Boots that pass; it tells what it was asked for."""
 
     config: dict[str, str] | None = CONFIG
+    cases: tuple[str, ...] = ("first",)
 
     def __init__(self, architecture: str, _settings: Settings) -> None:
         self.board = find_board(architecture)
         self.kernel = KernelImage(Path("vmlinuz"), architecture, "6.1.0", self.config)
 
-    def named_cases(self, groups: tuple[str, ...]) -> list[str]:
-        return [f"/boot/{group}" for group in groups]
+    def named_cases(self, groups: tuple[str, ...]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name=f"/{group}/{case}", cpu="max") for group in groups for case in self.cases]
 
-    def run(self, cases: list[str]) -> Iterator[Result]:
+    def run(self, cases: list[SimpleNamespace]) -> Iterator[Result]:
         for case in cases:
-            yield Result(case, Verdict.PASS)
+            yield Result(case.name, Verdict.PASS)
 
     def run_random(self, count: int, seed: int) -> Iterator[Result]:
         for number in range(count * len(self.board.cpus)):
@@ -50,7 +54,7 @@ class FakeMatrix:
 
 
 class FakeRun:
-    """Live cases that pass on each CPU; a unit takes three seconds. With one CPU a machine may not come up."""
+    """Live cases that pass on each CPU; each takes three seconds. With one CPU a machine may not come up."""
 
     lost_with = ""
     not_offered = ""
@@ -63,12 +67,13 @@ class FakeRun:
 
     def run(self, wanted: LiveWanted, took: Mapping[str, float]) -> Iterator[Result]:
         TOLD.append(f"took {dict(took)}")
+        WANTED.append(wanted)
         if self._plan.cpu == self.not_offered:
             raise NotOffered(f"qemu-kvm has no -cpu {self._plan.cpu}: it has others")
         if self._plan.cpu == self.lost_with:
             raise MachineLost(self.lost_by, "Kernel panic - not syncing: no init", "the serial console")
         for area in wanted.areas:
-            self.seconds[f"{area.name} 2M"] = 3.0
+            self.seconds[f"/{area.name}"] = 3.0
             yield Result(f"/{area.name}", Verdict.PASS)
 
     def stop(self) -> None:
@@ -78,6 +83,7 @@ class FakeRun:
 @pytest.fixture(autouse=True)
 def doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     TOLD.clear()
+    WANTED.clear()
     monkeypatch.setattr(kernel_check, "Matrix", FakeMatrix)
     monkeypatch.setattr(kernel_check, "ThrowawayRun", FakeRun)
 
@@ -102,9 +108,10 @@ def check(
     groups: tuple[str, ...] = (),
     random: int = 0,
     machines: int | None = 3,
+    within: float | None = None,
 ) -> KernelCheck:
     settings = Settings(cache=directory, append="quiet", machines=machines)
-    return KernelCheck(architecture, settings, groups, random, wanted)
+    return KernelCheck(architecture, settings, groups, random, wanted, within=within)
 
 
 def names(made: KernelCheck) -> list[str]:
@@ -114,7 +121,7 @@ def names(made: KernelCheck) -> list[str]:
 def test_boots_come_first_then_live_cases_on_each_cpu(tmp_path: Path) -> None:
     made = check(tmp_path, LiveWanted([area("pool")], seed=7), groups=("pool", "thp"), random=1)
     assert names(made) == [
-        *("/boot/pool", "/boot/thp", "/random/7/0", "/random/7/1"),
+        *("/pool/first", "/thp/first", "/random/7/0", "/random/7/1"),
         *("/pool", "/pool@qemu64"),
     ]
     assert [told for told in TOLD if "with" in told] == ["3 machines with max: quiet", "3 machines with qemu64: quiet"]
@@ -148,7 +155,7 @@ def test_a_cpu_that_the_emulator_does_not_have_is_a_skip_and_the_other_is_run(
 
 
 def test_without_live_cases_no_machine_is_kept(tmp_path: Path) -> None:
-    assert names(check(tmp_path, LiveWanted(), groups=("pool",))) == ["/boot/pool"]
+    assert names(check(tmp_path, LiveWanted(), groups=("pool",))) == ["/pool/first"]
     assert TOLD == ["boots stopped"]
 
 
@@ -179,23 +186,40 @@ def test_results_are_counted_before_anything_runs(tmp_path: Path) -> None:
     assert TOLD == []
 
 
-def test_what_units_took_is_remembered_for_each_cpu(tmp_path: Path) -> None:
+def test_what_results_took_is_remembered_for_each_cpu(tmp_path: Path) -> None:
     names(check(tmp_path, LiveWanted([area("pool")])))
     assert TOLD[1] == "took {}"
     assert sorted(file.name for file in (tmp_path / "durations").iterdir()) == ["x86_64-max.json", "x86_64-qemu64.json"]
     TOLD.clear()
     names(check(tmp_path, LiveWanted([area("thp")])))
-    assert TOLD[1] == "took {'pool 2M': 3.0}"
+    assert TOLD[1] == "took {'/pool': 3.0}"
     kept = json.loads((tmp_path / "durations" / "x86_64-max.json").read_text())
-    assert kept == {"pool 2M": 3.0, "thp 2M": 3.0}
+    assert kept == {"/pool": 3.0, "/thp": 3.0}
 
 
-@pytest.mark.parametrize(
-    ("selection", "is_whole"), [(Selection(sizes=(2 * MIB,)), True), (Selection(("grow",), (2 * MIB,)), False)]
-)
-def test_what_a_part_of_an_area_took_is_not_remembered(tmp_path: Path, selection: Selection, is_whole: bool) -> None:
-    names(check(tmp_path, LiveWanted([area("pool")], selection)))
-    assert (tmp_path / "durations").exists() == is_whole
+def test_what_cases_took_on_machines_of_another_size_is_not_remembered(tmp_path: Path) -> None:
+    names(check(tmp_path, LiveWanted([area("pool")], nodes=(GIB,))))
+    assert not (tmp_path / "durations").exists()
+
+
+def test_where_time_is_short_each_group_and_each_cpu_has_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeMatrix, "cases", ("first", "second"))
+    assert names(check(tmp_path, LiveWanted([area("pool")]), groups=("pool", "thp"), within=600)) == [
+        *("/pool/first", "/thp/first", "/pool/second", "/thp/second"),
+        *("/pool", "/pool@qemu64"),
+    ]
+    assert [wanted.shortest_first for wanted in WANTED] == [True, True]
+
+
+def test_boots_that_no_time_is_left_for_are_skips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeMatrix, "cases", ("first", "second"))
+    results = list(check(tmp_path, LiveWanted(), groups=("pool", "thp"), within=0.0).run())
+    # the first one was on its way
+    assert [result.verdict for result in results] == [Verdict.PASS, Verdict.SKIP, Verdict.SKIP, Verdict.SKIP]
+    assert {result.reason for result in results[1:]} == {NO_TIME}
+    assert len({result.name for result in results}) == 4
 
 
 @pytest.mark.parametrize(

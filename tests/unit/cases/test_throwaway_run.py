@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from hugepage_qa.cases.random.soak import soak_case
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.cases.throwaway_run import NODES, LiveWanted, ThrowawayRun
+from hugepage_qa.cases.time_limit import NO_TIME, TimeLimit
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.lost_machine import Loss, MachineLost
 from hugepage_qa.sizes import GIB, MIB, format_size
@@ -211,19 +213,82 @@ def test_each_minute_of_a_soak_is_a_unit_with_a_seed_of_its_own(run: Run, monkey
 
 
 def test_what_took_longest_the_last_time_comes_first(run: Run) -> None:
-    run(*(area(name, passing) for name in "abc"), took={"a once": 20, "b once": 40, "c once": 30})
+    run(*(area(name, passing) for name in "abc"), took={"/a/case-0": 20, "/b/case-0": 40, "/c/case-0": 30})
     assert [name for name, _results in run.units] == ["b once", "c once", "a once"]
 
 
 def test_what_has_never_run_is_taken_for_a_second_for_each_of_its_cases(run: Run) -> None:
-    run(area("a", passing), area("b", passing, passing), area("c", passing), took={"a once": 1.9, "c once": 2.1})
+    run(area("a", passing), area("b", passing, passing), area("c", passing), took={"/a/case-0": 1.9, "/c/case-0": 2.1})
     assert [name for name, _results in run.units] == ["c once", "b once", "a once"]
 
 
 def test_a_machine_takes_what_it_has_the_memory_for_before_it_is_replaced(run: Run, machines: FakeMachines) -> None:
-    run(area("a", passing, sizes=Sizes.EACH), area("b", passing, sizes=Sizes.EACH), took={"a 1G": 40, "b 2M": 20})
+    run(
+        area("a", passing, sizes=Sizes.EACH),
+        area("b", passing, sizes=Sizes.EACH),
+        took={"/a/case-0/1G": 40, "/b/case-0/2M": 20},
+    )
     assert [name for name, _results in run.units] == ["b 2M", "a 2M", "a 1G", "b 1G"]
     assert len(machines.started) == 2
+
+
+def test_what_takes_least_comes_first_where_time_is_short(run: Run, machines: FakeMachines) -> None:
+    areas = area("a", passing, passing, sizes=Sizes.EACH), area("b", passing, passing), area("c", passing)
+    took = {
+        "/a/case-0/2M": 0.4,
+        "/a/case-1/2M": 9,
+        "/a/case-0/1G": 3,
+        "/a/case-1/1G": 30,
+        "/b/case-1": 2,
+        "/c/case-0": 8,
+    }
+    wanted = LiveWanted(areas, operations=7, shortest_first=True)
+    units = list(wanted.units((2 * MIB, GIB), (2 * MIB,), {**took, "/b/case-0": 0.1, "/random/2M": 20.0}))
+    told = sorted((unit.step, unit.name, [task.name for task in unit.tasks]) for unit in units)
+    assert told == [
+        (0, "a 2M", ["/a/case-0/2M"]),
+        (0, "b once", ["/b/case-0"]),
+        (2, "a 1G", ["/a/case-0/1G"]),
+        (2, "b once", ["/b/case-1"]),
+        (4, "a 2M", ["/a/case-1/2M"]),
+        (4, "c once", ["/c/case-0"]),
+        (5, "a 1G", ["/a/case-1/1G"]),
+        (5, "random 2M", ["/random/2M"]),
+    ]
+    found = list(run.run.run(replace(wanted, operations=0), took | {"/b/case-0": 0.1}))
+    assert [result.name for result in found][:2] in (
+        ["/a/case-0/2M", "/b/case-0"],
+        ["/b/case-0", "/a/case-0/2M"],
+    )
+    assert found[-1].name == "/a/case-1/1G"
+    # it is not replaced by one for gigantic pages and back for each step
+    assert len(machines.started) <= 4
+
+
+def test_what_no_time_is_left_for_is_a_skip(machines: FakeMachines, tmp_path: Path) -> None:
+    told: list[bool] = []
+    run = ThrowawayRun(plan(tmp_path), 1, lambda *_: None, limit=_Over(told))
+
+    def takes_all_of_it(_live: Live) -> None:
+        told.append(True)
+
+    found = {result.name: result for result in run.run(LiveWanted((area("a", takes_all_of_it, passing),)), {})}
+    assert found["/a/case-0"].verdict is Verdict.PASS
+    assert (found["/a/case-1"].verdict, found["/a/case-1"].reasons) == (Verdict.SKIP, (NO_TIME,))
+    assert set(run.seconds) == {"/a/case-0"}
+    assert len(machines.started) == 1
+
+
+class _Over(TimeLimit):
+    """Is over when something was told."""
+
+    def __init__(self, told: list[bool]) -> None:
+        super().__init__(None)
+        self._told = told
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._told)
 
 
 def test_a_host_without_room_for_two_large_machines_has_one(
@@ -236,9 +301,9 @@ def test_a_host_without_room_for_two_large_machines_has_one(
     assert [machine.machine.memory for machine in machines.started].count(LARGE_NODES) == 1
 
 
-def test_what_units_took_is_told_for_the_next_time(run: Run) -> None:
+def test_what_results_took_is_told_for_the_next_time(run: Run) -> None:
     run(area("a", passing), area("b", failing))
-    assert set(run.run.seconds) == {"a once", "b once"}
+    assert set(run.run.seconds) == {"/a/case-0", "/b/case-0"}
     assert all(0 <= seconds < 60 for seconds in run.run.seconds.values())
 
 
@@ -297,7 +362,7 @@ def test_the_next_machine_begins_with_the_longest_that_needs_other_memory(
     monkeypatch.setattr(random_run, "run_random_programs", programs)
     areas = area("once", meets), area("each", passing, sizes=Sizes.EACH)
     run = Run(tmp_path, count=2)
-    run(*areas, selection=Selection(sizes=(GIB,)), took={"each 1G": 1, "random 1G": 20}, operations=7)
+    run(*areas, selection=Selection(sizes=(GIB,)), took={"/each/case-0/1G": 1, "/random/1G": 20}, operations=7)
     assert [machine.machine.memory for machine in machines.started[:2]] == [NODES, (6 * GIB, 5 * GIB)]
 
 
@@ -402,7 +467,7 @@ def test_a_run_that_is_stopped_while_it_goes_on_ends_without_an_error(run: Run, 
     def stops(_live: Live) -> None:
         run.run.stop()
 
-    assert run(area("a", passing, stops, passing), area("b", passing), took={"a once": 99}).keys() == {"/a/case-0"}
+    assert run(area("a", passing, stops, passing), area("b", passing), took={"/a/case-0": 99}).keys() == {"/a/case-0"}
     assert len(machines.started) == 1
 
 

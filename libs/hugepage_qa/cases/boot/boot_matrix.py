@@ -1,6 +1,6 @@
 """Many cases: named groups and random ones, as many boots at once as the host has room for."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -64,7 +64,7 @@ class Matrix:
                 ]
         return cases
 
-    def run(self, cases: Sequence[BootCase]) -> Iterator[BootResult]:
+    def run(self, cases: Sequence[BootCase]) -> Generator[BootResult, None, None]:
         """Boot and judge ``cases``; yields as they end. A machine that this host has no memory for is a skip."""
         free = free_memory()
         fitting = [case for case in cases if _memory_need(case) <= free]

@@ -11,6 +11,7 @@ from hugepage_qa.cases.group_memory import actor_in, events, give_what_is_in_swa
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_all
+from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
@@ -19,7 +20,6 @@ from hugepage_qa.cases.thp_memory import (
     map_start,
     mount_tmpfs,
     pmd_size,
-    room_for,
 )
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.uapi import (
@@ -105,6 +105,7 @@ def _expect_forgotten(live: Live, *uses: Use) -> None:
 
 
 def _expect_forgotten_below(live: Live, parent: ControlGroup, *uses: Use) -> None:
+    """Expect so of groups below ``parent``."""
 
     def dying() -> int:
         counts = events(parent, "cgroup.stat")
@@ -154,7 +155,7 @@ def _used_of_the_pool(live: Live, group: ControlGroup) -> Memory:
 def _moved_by_mremap(live: Live, group: ControlGroup) -> Memory:
     memory = _reserved(live, group)
     memory.touch()
-    moved = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
+    moved = memory.moved_to(free_place(live, memory.actor, memory.pages))
     live.expect("what was moved", 1, moved.read())
     return moved
 

@@ -117,13 +117,16 @@ def part_of_a_held_huge_page(live: Live) -> None:
         frame = broken.pagemap([broken.address])[0] & FRAME
         children = _children_who_chose(live, broken, filled=memory.size // 2)
         pipe_with(live, memory)
-        with live.about(f"memory_failure_early_kill {early_kill:d}"):
-            break_it = partial(break_page, live, broken, 0, MADV_HWPOISON, early_kill=early_kill)
-            live.expect_errno(EHWPOISON, break_it)
-            _expect_signals(live, broken, children, early_kill=early_kill, extent=memory.size)
-        for process in (*(child.actor for child in children), memory.actor):
-            process.end()
-        mend(live, frame)
+        try:
+            with live.about(f"memory_failure_early_kill {early_kill:d}"):
+                break_it = partial(break_page, live, broken, 0, MADV_HWPOISON, early_kill=early_kill)
+                live.expect_errno(EHWPOISON, break_it)
+                _expect_signals(live, broken, children, early_kill=early_kill, extent=memory.size)
+        finally:
+            # nobody else is to have it
+            for process in (*(child.actor for child in children), memory.actor):
+                process.end()
+            mend(live, frame)
 
 
 def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bool:

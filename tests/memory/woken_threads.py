@@ -37,6 +37,7 @@ _PAGES = 3
 #: the threads' own words, which they store first of all, and store again (use_again() in repeaters.c)
 _WORD_OF_A_THREAD = 64
 _VALUE = 1 << 40
+_NO_FEATURE = Feature(0)
 #: of a thread, in /proc/PID/task/TID/syscall (proc_pid_syscall() in fs/proc/base.c)
 _RUNNING = "running"
 
@@ -73,7 +74,7 @@ class Watched:
 
 @WOKEN.case(WOKEN_ALONE, WAKES, since="5.19", sizes=Sizes.BUDDY, pages=2 * _PAGES)
 def of_hugetlb_pages(live: Live) -> None:
-    for make in (kind for exact in (False, True) for kind in _hugetlb_kinds(live, exact)):
+    for make in (kind for more in _addresses(live) for kind in _hugetlb_kinds(live, more)):
         watched = make()
         with live.about(watched.name):
             _expect_woken_alone(live, watched)
@@ -83,7 +84,7 @@ def of_hugetlb_pages(live: Live) -> None:
 
 @WOKEN.case(WOKEN_ALONE, WAKES, since="5.19", sizes=Sizes.ONCE)
 def of_other_pages(live: Live) -> None:
-    for make in (kind for exact in (False, True) for kind in _other_kinds(live, exact)):
+    for make in (kind for more in _addresses(live) for kind in _other_kinds(live, more)):
         watched = make()
         with live.about(watched.name):
             _expect_woken_alone(live, watched)
@@ -92,7 +93,7 @@ def of_other_pages(live: Live) -> None:
 
 @WOKEN.case(TOLD_ONCE, READS, since="5.19", sizes=Sizes.BUDDY, pages=2 * _PAGES)
 def told_of_hugetlb_pages(live: Live) -> None:
-    for make in _hugetlb_kinds(live, exact=False):
+    for make in _hugetlb_kinds(live):
         watched = make()
         with live.about(watched.name):
             _expect_told_once(live, watched)
@@ -102,41 +103,45 @@ def told_of_hugetlb_pages(live: Live) -> None:
 
 @WOKEN.case(TOLD_ONCE, READS, since="5.19", sizes=Sizes.ONCE)
 def told_of_other_pages(live: Live) -> None:
-    for make in _other_kinds(live, exact=False):
+    for make in _other_kinds(live):
         watched = make()
         with live.about(watched.name):
             _expect_told_once(live, watched)
         watched.memory.actor.end()
 
 
-def _hugetlb_kinds(live: Live, exact: bool) -> list[Callable[[], Watched]]:
+def _addresses(live: Live) -> tuple[Feature, ...]:
+    """Return the features by which a program is told of pages, and of the byte that was accessed."""
+    # the processor tells the base page alone (get_fault_address() in arch/s390/mm/fault.c)
+    return (_NO_FEATURE,) if live.host.architecture == "s390x" else (_NO_FEATURE, Feature.EXACT_ADDRESS)
+
+
+def _hugetlb_kinds(live: Live, more: Feature = _NO_FEATURE) -> list[Callable[[], Watched]]:
     def missing(*, shared: bool) -> Watched:
         memory = live.map(_PAGES, shared=shared)
         source = live.map(1, memory.actor)
         source.fill(_VALUE)
-        return _missing(f"missing, shared {shared}", memory, source, Feature.MISSING_HUGETLBFS | of_all)
+        return _missing(f"missing, shared {shared}", memory, source, Feature.MISSING_HUGETLBFS | more)
 
     def protected() -> Watched:
         memory = live.map(_PAGES)
         memory.fill(_VALUE)
-        return _protected("protected", memory, Feature.WP_HUGETLBFS_SHMEM | of_all)
+        return _protected("protected", memory, Feature.WP_HUGETLBFS_SHMEM | more)
 
     def of_a_file() -> Watched:
         file = new_memfd(live)
         file.truncate(_PAGES)
         file.map(_PAGES).fill(_VALUE)
-        return _of_a_file("in the file", file.map(_PAGES), Feature.MINOR_HUGETLBFS | of_all)
+        return _of_a_file("in the file", file.map(_PAGES), Feature.MINOR_HUGETLBFS | more)
 
     offered = offered_features(live)
-    of_all = Feature.EXACT_ADDRESS if exact else Feature(0)
     kinds: list[Callable[[], Watched]] = [partial(missing, shared=False), partial(missing, shared=True)]
     kinds += [protected] if Feature.WP_HUGETLBFS_SHMEM in offered else []
     return kinds + ([of_a_file] if Feature.MINOR_HUGETLBFS in offered else [])
 
 
-def _other_kinds(live: Live, exact: bool) -> list[Callable[[], Watched]]:
+def _other_kinds(live: Live, more: Feature = _NO_FEATURE) -> list[Callable[[], Watched]]:
     offered = offered_features(live)
-    of_all = Feature.EXACT_ADDRESS if exact else Feature(0)
     protecting = {False: Feature.PAGEFAULT_FLAG_WP, True: Feature.WP_HUGETLBFS_SHMEM}
 
     def pages(*, shared: bool, fills: bool) -> Memory:
@@ -155,16 +160,16 @@ def _other_kinds(live: Live, exact: bool) -> list[Callable[[], Watched]]:
 
     def missing(*, shared: bool) -> Watched:
         memory = pages(shared=shared, fills=False)
-        return _missing(f"missing, shared {shared}", memory, source_for(memory), Feature.MISSING_SHMEM | of_all)
+        return _missing(f"missing, shared {shared}", memory, source_for(memory), Feature.MISSING_SHMEM | more)
 
     def zeroes() -> Watched:
         memory = pages(shared=False, fills=False)
-        fault = Userfault(memory, Mode.MISSING, of_all, waits=True)
+        fault = Userfault(memory, Mode.MISSING, more, waits=True)
         return Watched("zeroes", memory, fault, Told.WRITE, lambda page, wakes: fault.zero(page, wakes=wakes), None)
 
     def moved() -> Watched:
         memory = pages(shared=False, fills=False)
-        fault = Userfault(memory, Mode.MISSING, Feature.MOVE | of_all, waits=True)
+        fault = Userfault(memory, Mode.MISSING, Feature.MOVE | more, waits=True)
 
         def move(page: int, wakes: bool) -> None:
             fault.move(source_for(memory), page, wakes=wakes)
@@ -172,16 +177,14 @@ def _other_kinds(live: Live, exact: bool) -> list[Callable[[], Watched]]:
         return Watched("moved", memory, fault, Told.WRITE, move)
 
     def protected(*, shared: bool) -> Watched:
-        return _protected(f"protected, shared {shared}", pages(shared=shared, fills=True), protecting[shared] | of_all)
+        return _protected(f"protected, shared {shared}", pages(shared=shared, fills=True), protecting[shared] | more)
 
     def of_a_file() -> Watched:
         memory = pages(shared=True, fills=True)
         # mapped once more (mremap(2) of no bytes), where nothing of it is mapped yet
         actor, length = memory.actor, memory.length
         other = actor.call("mremap", memory.address, 0, length, MREMAP_MAYMOVE) % (1 << 64)
-        return _of_a_file(
-            "in the file", Memory(live, actor, other, _PAGES, live.base_page), Feature.MINOR_SHMEM | of_all
-        )
+        return _of_a_file("in the file", Memory(live, actor, other, _PAGES, live.base_page), Feature.MINOR_SHMEM | more)
 
     kinds: list[Callable[[], Watched]] = [partial(missing, shared=False), partial(missing, shared=True), zeroes]
     kinds += [moved] if Feature.MOVE in offered else []

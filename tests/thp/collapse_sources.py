@@ -211,13 +211,19 @@ def shared_pages_of_a_smaller_size(live: Live) -> None:
     put_to_work(live)
     let_only_pmd_inherit(live)
     allow_absent(live, 0)
-    for size, _path in some_smaller_sizes(live):
+    sizes = [(size, path) for size, path in some_smaller_sizes(live) if "shmem_enabled" in live.host.names(path)]
+    if not sizes:
+        raise CannotRun("this kernel has no shared memory in huge pages of smaller sizes")
+    for size, path in sizes:
         for absent in (0, 1):
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
             allow_only(live, size, knob="shmem_enabled", policy="always")
             memory = map_aligned(live, 1, pmd_size(live), shared=True)
-            present = memory.length - absent * size
+            present, before = memory.length - absent * size, _taken(live, path)
             memory.actor.fill(memory.address, present, WORD, 1)
+            if _taken(live, path) - before < present // size:
+                expect_no_shortage(live, size, present // size)
+            live.expect(f"pages of {size} bytes that were taken", present // size, _taken(live, path) - before)
             allow_only(live, pmd_size(live), knob="shmem_enabled", policy="inherit")
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
             memory.advise(MADV_HUGEPAGE)
@@ -409,6 +415,10 @@ def _mapped_whole(live: Live, memory: Memory) -> int:
     for page in range(memory.pages):
         live.expect("the first word", 1 + page * memory.size, memory.read(page))
     return memory.smaps().shmem_pmd_mapped
+
+
+def _taken(live: Live, path: str) -> int:
+    return read_integer(live.host, f"{path}/stats/shmem_alloc") or 0
 
 
 def _faults(live: Live, path: str) -> int:

@@ -30,6 +30,8 @@ _POINTER = 8
 _ROUNDS = 8
 _BOTTOM_UP = "proc/sys/vm/legacy_va_layout"
 _VALUE = 7
+#: 6.7 to 6.11, and 6.12 until it was mended there, place all that a huge page fits into where one fits
+_LENGTHS_AND_HINTS_SINCE = "6.12.10"
 #: mappings, of which the first half may fill holes that are there
 _BESIDE_EACH_OTHER = 12
 #: bytes for which there is no room between mappings that a program has from its start
@@ -166,6 +168,7 @@ def fitting_addresses_of_private_memory(live: Live) -> None:
     "mmap() maps private memory of another length beside what was mapped before it, without a hole, whether or not a"
     " huge page fits into it",
     "mm/mmap.c get_unmapped_area(), __get_unmapped_area(), since d4148aeab412 again",
+    since=_LENGTHS_AND_HINTS_SINCE,
 )
 def other_lengths_side_by_side(live: Live) -> None:
     size, base = pmd_size(live), live.base_page
@@ -186,6 +189,7 @@ def other_lengths_side_by_side(live: Live) -> None:
     "mmap() maps private memory at the address that is asked for where that is free, whether a huge page fits there or"
     " not, and though nothing more is free beside it",
     "mmap(2) addr; mm/mmap.c get_unmapped_area(), __get_unmapped_area(), since 249608ee4713 again",
+    since=_LENGTHS_AND_HINTS_SINCE,
 )
 def addresses_that_are_asked_for(live: Live) -> None:
     size, base = pmd_size(live), live.base_page

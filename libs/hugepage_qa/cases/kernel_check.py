@@ -25,6 +25,8 @@ from hugepage_qa.qemu.nominal import nominal_machine
 _BY_PAGE_SIZES = ("accounting/hugetlb-machine", "accounting/hugetlb-pool", "demote", "overcommit", "pool")
 #: of the time of a check: live cases find more in a second than boots, each of which is a machine of its own
 _BOOTS_SHARE = 0.25
+#: what the machines of a CPU take besides its cases, roughly
+_BOOT_SECONDS = 20.0
 
 
 class KernelCheck:
@@ -93,7 +95,7 @@ class KernelCheck:
         return self._wanted_on(cpu).units(tuple(machine.mmu.hugetlb), machine.mmu.sizes(machine.features), took)
 
     def _expected_seconds(self, cpu: str) -> float:
-        return sum(unit.seconds for unit in self._nominal_units(cpu, _recall(self._memory(cpu))))
+        return _BOOT_SECONDS + sum(unit.seconds for unit in self._nominal_units(cpu, _recall(self._memory(cpu))))
 
     def _memory(self, cpu: str) -> Path:
         """Return the file that tells what live cases took on ``cpu`` the last time."""
@@ -108,7 +110,7 @@ class KernelCheck:
             yield from self._matrix.run_random(self._random_boots, self._wanted.seed)
             for at, cpu in enumerate(cpus):
                 still = [self._expected_seconds(one) for one in cpus[at:]]
-                yield from self._run_live(cpu, limit.share(still[0] / (sum(still) or 1)))
+                yield from self._run_live(cpu, limit.share(still[0] / sum(still)))
         finally:
             self.stop()
 

@@ -65,9 +65,6 @@ class LiveWanted:
         """
         seconds_of = seconds_by_name(took)
 
-        def step(task: Task) -> int:
-            return step_of(seconds_of(task.name)) if self.shortest_first else 0
-
         for area in self.areas:
             for size in (None, *sizes):
                 tasks = tuple(
@@ -76,6 +73,9 @@ class LiveWanted:
                     if size in self.selection.sizes_of(area, case, sizes)
                 )
                 kind = self._kind(size if size in pools else None, cleared=not area.uncleared)
+                # each part of an area that comes first would have a new machine
+                whole = sum(seconds_of(task.name) for task in tasks) if area.first else None
+                step = partial(self._step, seconds_of, whole)
                 for at, of_a_step in groupby(sorted(tasks, key=step), step):
                     some = tuple(of_a_step)
                     seconds = sum(seconds_of(task.name) for task in some)
@@ -96,6 +96,10 @@ class LiveWanted:
             case = soak_case(self.seed + minute)
             task = Task(result_name(SOAK, case, None), partial(judge, SOAK, case, size=None))
             yield Unit(f"soak {minute + 1}", self._kind(None), (task,))
+
+    def _step(self, seconds_of: Callable[[str], float], whole: float | None, task: Task) -> int:
+        """Return the step of a unit that ``task`` is in; that of ``whole`` seconds if all of its area are."""
+        return step_of(seconds_of(task.name) if whole is None else whole) if self.shortest_first else 0
 
     def _tell_operations(self, under_way: UnderWay, size: int, done: int) -> None:
         under_way(f"{min(done, self.operations)} of {self.operations} random operations on {format_size(size)}")
@@ -200,9 +204,10 @@ class ThrowawayRun:
     def _judge(self, task: Task, unit: Unit, machine: LiveMachine) -> Result | None:
         if self._limit.is_over:
             return Result(task.name, Verdict.SKIP, (NO_TIME,))
-        began = time.monotonic()
         result = machine.judge(task, unit)
-        self.seconds[task.name] = time.monotonic() - began
+        if result is not None and result.verdict is not Verdict.SKIP:
+            # another kernel may not skip it
+            self.seconds[task.name] = result.seconds
         return result
 
     def _begin(

@@ -143,7 +143,7 @@ class Actor:
     def late_store(self, name: str, *arguments: Argument) -> Came:
         """Store 1 at the first argument, make the system call ``name``, and store 2 there again before anything else.
 
-        Returned is what came of that. Raises Refused as ``call`` does.
+        Returned is what came of that. Raises Refused as ``call`` does, and EFAULT where nothing can be stored before.
         """
         return Came(int(self._ask("late-store", name, *(_encode(argument) for argument in arguments))[0]))
 

@@ -56,8 +56,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
 #: the same of all cases of an area: those that register memory ask with its number, or make what may be refused
 _NOT_JUDGED_IN = {
     "memory/read-only-pins": ("load ",),
-    # how far a thread is that writes on and on: whether it goes on is judged
-    "memory/flushed": ("load ",),
+    # how far a thread is that writes on and on, and what came of it in one round: whether it goes on is judged
+    "memory/flushed": ("load ", "stop "),
     # UFFDIO_API: it asks for no feature
     "memory/woken-threads": ("call ioctl 3 3222841919 ",),
     "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),

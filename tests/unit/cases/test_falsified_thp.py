@@ -22,6 +22,7 @@ _WITHOUT_HUGE_PAGES = {
     "one-word-alone",
     # where memory lies, whatever maps it
     "other-lengths-side-by-side",
+    "addresses-that-are-asked-for",
     # where what was moved is swapped out from
     "remapped-is-swapped-out",
     "moved-by-user-is-swapped-out",

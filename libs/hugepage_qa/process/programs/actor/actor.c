@@ -7,8 +7,8 @@
  *
  *   calls.c
  *     call NAME ARGUMENT...              a system call of its table
- *     late-store ADDRESS... as call      store at the address that is the first argument, make the call, and store there
- *                                        again before anything else; the value is what came of that: enum came
+ *     late-store NAME ADDRESS...         store at the address, the first argument, make the call, and store there again
+ *                                        before anything else; the value is what came of that: enum came
  *     discard ADDRESS LENGTH STEP BYTES  give BYTES back at each multiple of STEP
  *     compute MILLISECONDS               use that much time of a CPU, and touch no memory but the stack
  *     malloc LENGTH | free ADDRESS       of the C library

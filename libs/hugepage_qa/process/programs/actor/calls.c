@@ -108,11 +108,12 @@ void answer_call(void)
 void answer_late_store(void)
 {
 	volatile uint64_t *word = word_at(arguments[0]);
-	int came = store(word, 1);
 
-	if (came == DONE && make_call(call_name, arguments) == -1)
+	if (store(word, 1) != DONE)
+		return answer_error(EFAULT);
+	if (make_call(call_name, arguments) == -1)
 		return answer_refused_call(errno);
-	answer_value(came == DONE ? store(word, 2) : came);
+	answer_value(store(word, 2));
 }
 
 /* ---- the C library ---- */

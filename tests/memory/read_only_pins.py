@@ -10,7 +10,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
+from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.pinned_pages import open_for_direct_io
 from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.registered_memory import Registry
@@ -344,21 +344,14 @@ def _read_at_places(live: Live, *memories: Memory) -> tuple[int | tuple[int, ...
 
 
 def _read_by_itself(live: Live, memory: Memory, place: int) -> int:
-    return _read_by(live, memory.actor, memory, place)
+    return word_read_by(live, memory.actor, memory, place)
 
 
 def _read_by_another(live: Live, memory: Memory, place: int) -> int:
     reader = live.actor()
-    found = _read_by(live, reader, memory, place)
+    found = word_read_by(live, reader, memory, place)
     reader.end()
     return found
-
-
-def _read_by(live: Live, reader: Actor, memory: Memory, place: int) -> int:
-    page = ordinary_memory(live, reader, 1)
-    local, remote = (live.host.uapi.pack("2Q", at, WORD) for at in (page.address, memory.address + place))
-    live.expect("bytes read", WORD, read_of_another(live, reader, memory.actor.pid, local, remote))
-    return page.read()
 
 
 def _carried_to_a_file(live: Live, memory: Memory, place: int) -> int:

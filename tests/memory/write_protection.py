@@ -7,7 +7,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked, new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import PRESENT, WORD, WRITE_PROTECTED, Memory, expect_read, value_or_signal
+from hugepage_qa.cases.mapped_memory import PRESENT, WORD, WRITE_PROTECTED, Memory, value_or_signal, word_read_by
 from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.pages_in_memory import in_memory
 from hugepage_qa.cases.thp_memory import room_for
@@ -278,7 +278,7 @@ def protected_page_read_from_outside(live: Live) -> None:
         Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
         child = forked(live, memory)
         with live.about(f"read at {place}"):
-            expect_read(live, memory, place, 3 + place)
+            live.expect("what is read", 3 + place, word_read_by(live, memory.actor, memory, place))
             live.expect("frames that both have", set(), memory.frames() & child.frames())
             expect_protected(live, memory)
             live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + place, 9)

@@ -12,7 +12,7 @@ from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory, expect_read
+from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
@@ -317,7 +317,7 @@ def read_from_outside(live: Live) -> None:
         memory.actor.fork()
         for place in (0, memory.size // 2, memory.size - WORD):
             with live.about(f"{make.__name__.strip('_')}, read at {place}"):
-                expect_read(live, memory, place, 1 + place)
+                live.expect("what is read", 1 + place, word_read_by(live, memory.actor, memory, place))
                 live.expect("base pages that are protected", every, len(protected_pages(memory)))
                 live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + place, _NEW_VALUE)
         memory.expect_filled()

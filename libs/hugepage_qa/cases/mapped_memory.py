@@ -256,10 +256,12 @@ def read_of_another(live: Owner, reader: Actor, process: int, local: bytes, remo
         raise
 
 
-def expect_read(live: Owner, memory: Memory, place: int, value: int) -> None:
-    """Expect the process of ``memory`` to read ``value`` at ``place`` in it by process_vm_readv(2), as from outside."""
-    actor = memory.actor
-    buffer = actor.mmap(live.base_page, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    local, remote = (actor.uapi.pack("2Q", address, WORD) for address in (buffer, memory.address + place))
-    live.expect("bytes read", WORD, read_of_another(live, actor, actor.pid, local, remote))
-    live.expect("what was read", value, actor.read(buffer))
+def word_read_by(live: Owner, reader: Actor, memory: Memory, place: int) -> int:
+    """Return the word at ``place`` in ``memory`` that ``reader``, which may be its own process, reads from outside.
+
+    Raises as ``read_of_another`` does.
+    """
+    buffer = reader.mmap(live.base_page, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    local, remote = (reader.uapi.pack("2Q", address, WORD) for address in (buffer, memory.address + place))
+    live.expect("bytes read", WORD, read_of_another(live, reader, memory.actor.pid, local, remote))
+    return reader.read(buffer)

@@ -19,7 +19,6 @@ _WITHOUT_HUGE_PAGES = {
     "looked-at-in-vain",
     "on-a-device",
     "zeroes-and-others",
-    "one-word-alone",
     # where memory lies, whatever maps it
     "other-lengths-side-by-side",
     "addresses-that-are-asked-for",

@@ -3,7 +3,7 @@
 import errno
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -172,17 +172,14 @@ def fitting_addresses_of_private_memory(live: Live) -> None:
 )
 def other_lengths_side_by_side(live: Live) -> None:
     size, base = pmd_size(live), live.base_page
-    for from_the_bottom, length in product(("0", "1"), (size // 2, size - base, size + base, 3 * size // 2)):
-        live.set_knob(_BOTTOM_UP, from_the_bottom)
-        actor = live.actor()
+    for actor, length, where in _in_each_layout(live, size // 2, size - base, size + base, 3 * size // 2):
         places = [_private(live, actor, length) for _ in range(_BESIDE_EACH_OTHER)][_BESIDE_EACH_OTHER // 2 :]
-        with live.about(f"{length} bytes each, {_BOTTOM_UP}={from_the_bottom}"):
+        with live.about(where):
             between = {abs(place - before) - length for before, place in pairwise(places)}
             live.expect("bytes between one and the next", {0}, between)
             for number, place in enumerate(places):
                 actor.write(place, number)
             live.expect("what each of them holds", [*range(len(places))], [actor.read(place) for place in places])
-        actor.end()
 
 
 @PROGRAMS.case(
@@ -193,16 +190,22 @@ def other_lengths_side_by_side(live: Live) -> None:
 )
 def addresses_that_are_asked_for(live: Live) -> None:
     size, base = pmd_size(live), live.base_page
-    for from_the_bottom, length in product(("0", "1"), (size, 3 * size, size + base)):
-        live.set_knob(_BOTTOM_UP, from_the_bottom)
-        actor = live.actor()
+    for actor, length, where in _in_each_layout(live, size, 3 * size, size + base):
         room = _private(live, actor, length + 2 * base)
         actor.call("munmap", room + base, length)
         address = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, address=room + base)
-        with live.about(f"{length} bytes, {_BOTTOM_UP}={from_the_bottom}"):
+        with live.about(where):
             live.expect("bytes beyond the address that was asked for", 0, address - room - base)
             actor.write(address, _VALUE)
             live.expect("what is there", _VALUE, actor.read(address))
+
+
+def _in_each_layout(live: Live, *lengths: int) -> Iterator[tuple[Actor, int, str]]:
+    """Yield for each of ``lengths`` a process with each layout of addresses, which it has from its start, and words."""
+    for from_the_bottom, length in product(("0", "1"), lengths):
+        live.set_knob(_BOTTOM_UP, from_the_bottom)
+        actor = live.actor()
+        yield actor, length, f"{length} bytes, {_BOTTOM_UP}={from_the_bottom}"
         actor.end()
 
 

@@ -3,6 +3,7 @@
 import errno
 
 from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.demotion import demote, smaller_pool
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_of_others import expect_no_drift, free_bytes
 from hugepage_qa.cases.struct_pages import (
@@ -11,7 +12,7 @@ from hugepage_qa.cases.struct_pages import (
     read_counted_struct_pages,
     struct_pages,
 )
-from hugepage_qa.kernel.tree import read_integer, size_name
+from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -23,19 +24,6 @@ DEMOTE = Area("demote")
 SINCE = "5.16"
 _ATTEMPTS = 5
 RULE = f"{HUGETLB_DOC} demote, demote_size; mm/hugetlb.c demote_store()"
-
-
-def smaller_pool(live: Live) -> Live:
-    """Return the pool that pages of this size are demoted to."""
-    size = (live.host.read(live.pool_file("demote_size")) or "").strip().removesuffix("kB")
-    if not size:
-        raise CannotRun(f"{size_name(live.size)} has no demote_size: no smaller size, or no way to give its pages back")
-    return live.of_size(int(size) * KIB)
-
-
-def demote(live: Live, pages: int, node: int | None = None) -> None:
-    """Demote free pages of the pool of the machine, or of a node. Raises OSError."""
-    live.host.write(live.pool_file("demote", node=node), f"{pages}")
 
 
 def _expect_made(live: Live, smaller: Live, pages: int) -> None:

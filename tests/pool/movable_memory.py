@@ -1,23 +1,17 @@
 """Memory for what can be moved alone (ZONE_MOVABLE): what comes from there, what may not stay, how all leaves it."""
 
-import os
-from collections.abc import Callable
-
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.cases.memory_blocks import MemoryBlock, take_a_block, take_and_make_movable
-from hugepage_qa.cases.memory_policy import Mode, bind, move_pages, set_policy
+from hugepage_qa.cases.memory_policy import bind, move_pages
+from hugepage_qa.cases.movable_kinds import movable_memory
 from hugepage_qa.cases.pinned_pages import Pin
 from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_start, mount_tmpfs, pmd_size
-from hugepage_qa.cases.thp_policy import advised
-from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
-from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
 
 MOVABLE = Area("movable-memory", sizes=Sizes.BUDDY)
 
@@ -84,59 +78,14 @@ def all_in_movable_memory(live: Live) -> None:
     _each_in_movable_memory(live)
 
 
-def _each_in_movable_memory(live: Live) -> tuple[MemoryBlock, list[Memory]]:
-    """Return movable memory, and memory of each kind that lies in it."""
+def _each_in_movable_memory(live: Live) -> tuple[MemoryBlock, dict[str, Memory]]:
+    """Return movable memory, and memory of each kind, by name, that lies in it."""
     block, node = _movable(live, pmd_size(live))
-    let_only_pmd_inherit(live)
-    set_thp_policy(live, "madvise")
-    found = []
-    for make in _KINDS:
-        actor = live.actor()
-        set_policy(actor, Mode.BIND, [node])
-        memory = make(live, actor)
-        set_policy(actor, Mode.DEFAULT, [])
-        _expect_inside(live, block, _named(make), memory)
-        found.append(memory)
-    return block, found
-
-
-def _anonymous_huge_pages(live: Live, actor: Actor) -> Memory:
-    memory = advised(live, _PAGES, actor=actor)
-    memory.fill()
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
-    return memory
-
-
-def _anonymous_base_pages(live: Live, actor: Actor) -> Memory:
-    memory = advised(live, 1, MADV_NOHUGEPAGE, actor=actor)
-    memory.fill()
-    return memory
-
-
-def _huge_pages_of_a_file(live: Live, actor: Actor) -> Memory:
-    memory = map_start(live, actor, _file(live, actor, "always"), _PAGES)
-    memory.fill()
-    live.expect("ShmemPmdMapped", memory.length, memory.smaps().shmem_pmd_mapped)
-    return memory
-
-
-def _base_pages_of_a_file(live: Live, actor: Actor) -> Memory:
-    memory = map_start(live, actor, _file(live, actor, "never"), 1)
-    memory.fill()
-    return memory
-
-
-def _file(live: Live, actor: Actor, huge: str) -> int:
-    """Return a file of a tmpfs that has no name, and is gone with its actor: before the block is put back."""
-    return live.open(actor, mount_tmpfs(live, huge), os.O_RDWR | live.host.uapi.o_tmpfile)
-
-
-_KINDS: tuple[Callable[[Live, Actor], Memory], ...] = (
-    _anonymous_huge_pages,
-    _anonymous_base_pages,
-    _huge_pages_of_a_file,
-    _base_pages_of_a_file,
-)
+    each = {}
+    for name, memory in movable_memory(live, node):
+        _expect_inside(live, block, name, memory)
+        each[name] = memory
+    return block, each
 
 
 # --- what may not stay there -----------------------------------------------------------------------------------------
@@ -180,11 +129,11 @@ def pinned_pages_leave(live: Live) -> None:
 def all_that_is_pinned_leaves(live: Live) -> None:
     block, each = _each_in_movable_memory(live)
     pins = []
-    for make, memory in zip(_KINDS, each, strict=True):
-        with live.about(_named(make)):
+    for name, memory in each.items():
+        with live.about(name):
             pins.append(_expect_to_leave(live, block, memory))
     live.expect("whether the block is taken", True, block.is_taken(live))
-    for memory, pin in zip(each, pins, strict=True):
+    for memory, pin in zip(each.values(), pins, strict=True):
         pin.let_go()
         memory.expect_filled()
         _expect_writable(memory)
@@ -252,8 +201,8 @@ def taken_with_pages(live: Live) -> None:
 def taken_with_all(live: Live) -> None:
     block, each = _each_in_movable_memory(live)
     live.expect("whether the block is taken", True, block.is_taken(live))
-    for make, memory in zip(_KINDS, each, strict=True):
-        with live.about(_named(make)):
+    for name, memory in each.items():
+        with live.about(name):
             _expect_outside(live, block, memory)
             _expect_writable(memory)
 
@@ -344,10 +293,6 @@ def _bound(live: Live, node: int, *, noreserve: bool) -> Memory:
     bind(memory, [node])
     memory.fill()
     return memory
-
-
-def _named(make: Callable[[Live, Actor], Memory]) -> str:
-    return make.__name__.strip("_").replace("_", " ")
 
 
 class MovableMemory(LiveTest):

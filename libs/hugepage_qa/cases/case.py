@@ -70,7 +70,8 @@ class Area:
 
     ``sizes`` are those of every case that names none itself. No case may need ``around``: a case can run alone. With
     ``first`` nothing else may have been done on a throwaway machine before. With ``uncleared`` such a machine does not
-    clear pages as they are allocated, so that a case sees those that nobody cleared when they were mapped.
+    clear pages as they are allocated, so that a case sees those that nobody cleared when they were mapped. ``words`` of
+    the kernel command line are what such a machine is booted with; another one that was not skips the cases.
     """
 
     def __init__(
@@ -81,11 +82,13 @@ class Area:
         around: Around = nullcontext,
         first: bool = False,
         uncleared: bool = False,
+        words: str = "",
     ) -> None:
         self.name = name
         self.around = around
         self.first = first
         self.uncleared = uncleared
+        self.words = words
         self._sizes = sizes
         self.cases: list[Case] = []
 

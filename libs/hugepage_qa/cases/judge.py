@@ -96,7 +96,7 @@ def judge(area: Area, case: Case, host: Host, size: int | None) -> Result | None
             return None
 
         def act() -> None:
-            _require(case, live)
+            _require(area, case, live)
             with checked_end(live, host, stack):
                 if live.has_pool:
                     live.put_aside()
@@ -155,7 +155,9 @@ def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str
     )
 
 
-def _require(case: Case, live: Live) -> None:
+def _require(area: Area, case: Case, live: Live) -> None:
+    if missing := set(area.words.split()) - set((live.host.read("proc/cmdline") or "").split()):
+        raise CannotRun(f"not booted with {' '.join(sorted(missing))}")
     if case.sizes is not Sizes.ONCE and not live.has_pool:
         raise CannotRun(f"this machine has no pages of {format_size(live.size)}")
     version = live.kernel_version

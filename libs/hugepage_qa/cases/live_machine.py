@@ -43,11 +43,12 @@ class MachineKind:
 
     Distributions have them ``cleared``, and then the kernel looks whether pages are bad (see ``checks_pages``). But
     that hides a huge page which nobody clears when it is mapped, and an emulated machine clears a gigantic page in a
-    second.
+    second. ``words`` are further ones of its kernel command line.
     """
 
     memory: tuple[int, ...]
     cleared: bool = True
+    words: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ class MachinePlan:
 
     def machine(self, kind: MachineKind) -> VirtualMachine:
         """Return a machine of that kind, with all memory on one node where the architecture has no more."""
-        words = f"init_on_alloc={int(kind.cleared)} {_ENDS_AT_AN_OOPS} {self.append}".strip()
+        words = " ".join(
+            word for word in (f"init_on_alloc={int(kind.cleared)}", _ENDS_AT_AN_OOPS, kind.words, self.append) if word
+        )
         memory = kind.memory
         if len(memory) > find_board(self.kernel.architecture).max_nodes:
             memory = (sum(memory),)
@@ -225,8 +228,10 @@ class LiveMachine:
 
     def _act_once(self, task: Task, unit: Unit) -> Result | None:
         began = time.monotonic()
+        host = None
         try:
-            result = task.act(self._set_up(unit))
+            host = self._set_up(unit)
+            result = task.act(host)
         except _CannotSetUp as why:
             # says nothing of the other tasks, for which it may have worked before
             reason = f"{type(why.error).__name__}: {why.error}"
@@ -235,7 +240,7 @@ class LiveMachine:
             # what takes too long there, and the taint of a lockup, say nothing of the kernel
             told = f"{self._running.starvation.told}; {result.reason}"
             raise MachineLost(Loss.STARVED, told, self._running.serial)
-        if result is not None and result.verdict in BAD:
+        if (result is not None and result.verdict in BAD) or (host is not None and host.is_spoiled):
             self.close()
         return result
 

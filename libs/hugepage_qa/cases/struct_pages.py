@@ -35,14 +35,23 @@ def need_struct_pages_elsewhere(live: Live) -> None:
 def optimize_struct_pages(live: Live, *, on: bool = True) -> None:
     """Have new pages of pools give their struct pages back, or keep them.
 
-    Raises CannotRun without the switch, and where all memory of pages that did so is lost when they are freed.
+    Raises CannotRun without the switch, and where all memory of pages that did so is lost when they are freed, or the
+    kernel may panic at it later, when others use it.
     """
     issue = MEMORY_ISSUES[Quirk.DEMOTED_PARTS_LOSE_MEMORY]
-    if on and issue.applies_to(live.kernel_version) and checks_pages(live):
-        raise CannotRun(
-            f"{issue.quirk.value}, a known bug of this kernel, has pages that gave their struct pages back be bad when"
-            " they are freed, and their memory lost until it is rebooted: with init_on_alloc=0 it can be judged"
-        )
+    if on and issue.applies_to(live.kernel_version):
+        known = f"{issue.quirk.value}, a known bug of this kernel, has"
+        if checks_pages(live):
+            raise CannotRun(
+                f"{known} pages that gave their struct pages back be bad when they are freed, and their memory lost"
+                " until it is rebooted: with init_on_alloc=0 it can be judged"
+            )
+        if not live.host.is_thrown_away():
+            raise CannotRun(
+                f"{known} struct pages say for ever that they are of huge pages, at which it may panic later: a"
+                " throwaway machine can judge it"
+            )
+        live.host.is_spoiled = True
     live.set_knob(OPTIMIZE, str(int(on)))
 
 

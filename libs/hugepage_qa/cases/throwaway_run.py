@@ -72,7 +72,7 @@ class LiveWanted:
                     for case in area.cases
                     if size in self.selection.sizes_of(area, case, sizes)
                 )
-                kind = self._kind(size if size in pools else None, cleared=not area.uncleared)
+                kind = self._kind(size if size in pools else None, cleared=not area.uncleared, words=area.words)
                 # each part of an area that comes first would have a new machine
                 whole = sum(seconds_of(task.name) for task in tasks) if area.first else None
                 step = partial(self._step, seconds_of, whole)
@@ -104,11 +104,11 @@ class LiveWanted:
     def _tell_operations(self, under_way: UnderWay, size: int, done: int) -> None:
         under_way(f"{min(done, self.operations)} of {self.operations} random operations on {format_size(size)}")
 
-    def _kind(self, size: int | None, *, cleared: bool = True) -> MachineKind:
+    def _kind(self, size: int | None, *, cleared: bool = True, words: str = "") -> MachineKind:
         """Return the machine for a pool of pages of ``size`` bytes, None for what needs none or one of small ones."""
         is_gigantic = size is not None and size >= _GIGANTIC
         memory = self.nodes or (_NODES_OF_GIGANTIC if is_gigantic else NODES)
-        return MachineKind(memory, cleared and not is_gigantic)
+        return MachineKind(memory, cleared and not is_gigantic, words)
 
     def untried(self, results: Collection[str], sizes: Sequence[int]) -> Iterator[Result]:
         """Yield a skip for each case that none of ``results`` is of: it is for no page size of the machine.

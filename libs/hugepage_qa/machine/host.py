@@ -76,6 +76,8 @@ class Host:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._unjudged_log: list[str] = []
+        self.is_spoiled = False
+        """Whether the kernel may break what comes next for what a known bug left: nothing more is to run on it."""
 
     @property
     def backend(self) -> Backend:

@@ -360,11 +360,14 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             example="1 page of 1G with vm.hugetlb_optimize_vmemmap=1 is demoted: of 512 pages of 2M 511 keep 8 base "
             "pages of struct pages, not 1; all are freed: 3577 base pages, 14 MiB, are gone, and the log has `WARNING: "
             "CPU: 0 PID: 134 at kernel/jump_label.c:282 static_key_dec_not_one`. With init_on_alloc=1 each page of 2M "
-            "that gave them back and is freed is told to be bad: `corrupted mapping in tail page`",
+            "that gave them back and is freed is told to be bad: `corrupted mapping in tail page`. With init_on_alloc=0"
+            " others get such memory, and where a page of 1G is to be taken instead the kernel panics: `NULL pointer "
+            "dereference`, `isolate_or_dissolve_huge_page+0xc8/0x2c0`",
             cause="vmemmap_restore_pte() copies the base page that is mapped there (mm/hugetlb_vmemmap: fix incorrect "
             "vmemmap restore in rollback), which is that of the head where 622026e87c40 has not given the tails one of "
             "their own: each part begins with the flag that the head had. So it passes for optimised already, and is "
-            "made whole once more when it is freed, over the base pages that it has",
+            "made whole once more when it is freed, over the base pages that it has. What was no part keeps the type "
+            "of a huge page there, and alloc_contig_range() takes base pages for one, which have no hstate",
             since=None,
             brought_to=_VMEMMAP_WALK_BACKPORTS,
             reported="7.1 and later have 622026e87c40, and never had it; 6.18.51 was not run",

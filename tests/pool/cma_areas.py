@@ -15,7 +15,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 _NODE, _PAGES = 1, 3
 #: more than half of the free memory of the node, so that what can be moved comes from there first (16867664936e)
 AREAS = Area("cma-areas", sizes=Sizes.GIGANTIC, words=f"hugetlb_cma={_NODE}:{_PAGES}G")
-#: counts for nodes (38e719ab26eb)
+#: hugetlb_cma= has counts for nodes
 SINCE = "5.16"
 DOC = "Documentation/admin-guide/kernel-parameters.txt hugetlb_cma"
 _TAKEN = f"{DOC}; mm/hugetlb.c alloc_gigantic_folio(), free_gigantic_folio(); mm/cma.c cma_alloc(), cma_release()"
@@ -119,7 +119,7 @@ def demoted_page(live: Live) -> None:
     live.set_nr(_PAGES, _NODE)
     demote(live, 1, _NODE)
     parts = live.size // smaller.size
-    live.expect_pool(nr=_PAGES - 1, free=_PAGES - 1, node=_NODE)
+    live.expect_pool(nr=_PAGES - 1, free=_PAGES - 1)
     smaller.expect_pool(nr=parts, free=parts, node=_NODE)
     _expect_taken(live, before, _PAGES)
     memory = smaller.map(2)
@@ -186,7 +186,7 @@ def memory_of_others_moves(live: Live) -> None:
     " is taken: their pool has as many",
     f"{DOC}; mm/hugetlb.c isolate_or_dissolve_huge_folio(), alloc_and_dissolve_hugetlb_folio()",
     nodes=2,
-    # 369fa227c219
+    # since 369fa227c219, which is older
     since=SINCE,
 )
 def smaller_pages_are_replaced(live: Live) -> None:
@@ -198,7 +198,7 @@ def smaller_pages_are_replaced(live: Live) -> None:
     " pool has as many as before",
     f"{DOC}; mm/hugetlb.c isolate_or_dissolve_huge_folio(), replace_free_hugepage_folios()",
     nodes=2,
-    # ae37c7ff79f1; before 04f13d241b8b what they had left went to their pool, and was in the way
+    # they move since ae37c7ff79f1, and before 04f13d241b8b what they had left went to their pool, and was in the way
     since="6.14",
 )
 def smaller_pages_that_are_used_move(live: Live) -> None:

@@ -70,7 +70,7 @@ def main() -> None:
     with nullcontext() if wanted.throwaway else protected_machine("a recording of live cases"):
         for name in wanted.areas or areas:
             area = areas[name]
-            with _throwaway(settings, wanted.arch) if wanted.throwaway else _machine(area) as machine:
+            with _throwaway(settings, wanted.arch, area.words) if wanted.throwaway else _machine(area) as machine:
                 found = list(_record_on(area, machine, wanted.case))
             for verdict in (Verdict.PASS, Verdict.KNOWN):
                 records = {name: events for kind, name, events in found if kind is verdict}
@@ -122,11 +122,13 @@ def _machine(area: Area) -> Iterator[Backend]:
 
 
 @contextmanager
-def _throwaway(settings: Settings, architecture: str) -> Iterator[Backend]:
+def _throwaway(settings: Settings, architecture: str, words: str) -> Iterator[Backend]:
     kernel = find_kernel(architecture, settings)
     # a machine for gigantic pages (cases/throwaway_run.py)
-    cpu, words = find_board(architecture).default_cpu, "init_on_alloc=0"
-    machine = VirtualMachine(kernel, cpu, (6 * GIB, 5 * GIB), words, cpus=2, runs_guests=True)
+    cpu = find_board(architecture).default_cpu
+    machine = VirtualMachine(
+        kernel, cpu, (6 * GIB, 5 * GIB), f"init_on_alloc=0 {words}".strip(), cpus=2, runs_guests=True
+    )
     with tempfile.TemporaryDirectory() as scratch, start_agent_machine(machine, cache_directory()) as running:
         running.await_agent()
         yield ThrowawayMachine(running, Path(scratch))

@@ -36,9 +36,7 @@ def taken_and_given_back(live: Live) -> None:
     before = _empty_area(live)
     for _round in range(_ROUNDS):
         for pages in (1, 2, _PAGES, 1, 0, _PAGES, 0):
-            live.set_nr(pages, _NODE)
-            live.expect_pool(nr=pages, free=pages, node=_NODE)
-            _expect_taken(live, before, pages)
+            _take(live, before, pages)
 
 
 @AREAS.case(
@@ -51,6 +49,7 @@ def page_of_another_node(live: Live) -> None:
     before = _empty_area(live)
     other = next(node for node in live.nodes if node != _NODE)
     live.reserve(1, other)
+    live.expect_pool(nr=1, free=1)
     live.expect_pool(nr=1, free=1, node=other)
     _expect_taken(live, before, 0)
     memory = live.map(1)
@@ -69,21 +68,19 @@ def page_of_another_node(live: Live) -> None:
 def used_when_the_pool_shrinks(live: Live) -> None:
     before = _empty_area(live)
     live.set_nr(2, _NODE)
-    memory = live.map(2)
+    memory = live.map(2, shared=True)
     for page in range(2):
         memory.touch(page, page + 1)
     child = memory.seen_by(memory.actor.fork())
     live.set_nr(0, _NODE)
     live.expect_pool(nr=2, free=0, surplus=2)
     _expect_taken(live, before, 2)
-    memory.unmap(1)
+    memory.unmap()
     live.expect("what the child reads", (1, 2), tuple(child.read(page) for page in range(2)))
     _expect_taken(live, before, 2)
-    child.unmap(1)
-    live.expect_pool(nr=1, free=0, surplus=1)
-    _expect_taken(live, before, 1)
-    for one in (child, memory):
-        one.actor.end()
+    live.expect_pool(nr=2, free=0, surplus=2)
+    child.actor.end()
+    memory.actor.end()
     live.expect_pool(nr=0, free=0)
     _expect_whole(live, before)
 
@@ -143,13 +140,11 @@ def optimised_pages(live: Live) -> None:
     before = _empty_area(live)
     optimize_struct_pages(live)
     for _round in range(_ROUNDS):
-        live.set_nr(_PAGES, _NODE)
-        live.expect_pool(nr=_PAGES, free=_PAGES, node=_NODE)
+        _take(live, before, _PAGES)
         memory = live.map(1)
         memory.touch()
         memory.unmap()
-        live.set_nr(0, _NODE)
-        _expect_taken(live, before, 0)
+        _take(live, before, 0)
 
 
 @AREAS.case(
@@ -163,9 +158,7 @@ def memory_of_others_moves(live: Live) -> None:
     before = _empty_area(live)
     each = _memory_inside(live)
     frames = {name: memory.present_frames(memory.pages) for name, memory in each.items()}
-    live.set_nr(_PAGES, _NODE)
-    live.expect_pool(nr=_PAGES, free=_PAGES, node=_NODE)
-    _expect_taken(live, before, _PAGES)
+    _take(live, before, _PAGES)
     for name, memory in each.items():
         with live.about(name):
             memory.expect_filled()
@@ -217,9 +210,7 @@ def _expect_to_be_replaced(live: Live, used_pages: int) -> None:
         memories[-1].fill()
     free = _SMALLER - used_pages
     for _round in range(_ROUNDS):
-        live.set_nr(_PAGES, _NODE)
-        live.expect_pool(nr=_PAGES, free=_PAGES, node=_NODE)
-        _expect_taken(live, before, _PAGES)
+        _take(live, before, _PAGES)
         smaller.expect_pool(nr=_SMALLER, free=free, resv=_SMALLER // 4)
         smaller.expect_pool(nr=_SMALLER, free=free, node=_NODE)
         smaller.expect_sysctl(_SMALLER)
@@ -252,9 +243,7 @@ def pinned_memory_leaves(live: Live) -> None:
         pins[name] = Pin(live, memory)
         pins[name].hold((0, memory.length))
     frames = {name: memory.present_frames(memory.pages) for name, memory in each.items()}
-    live.set_nr(_PAGES, _NODE)
-    live.expect_pool(nr=_PAGES, free=_PAGES, node=_NODE)
-    _expect_taken(live, before, _PAGES)
+    _take(live, before, _PAGES)
     for name, memory in each.items():
         with live.about(name):
             live.expect(
@@ -285,7 +274,7 @@ def held_page_stays(live: Live) -> None:
         live.set_nr(_PAGES, _NODE)
         _expect_taken(live, before, _PAGES - 1)
         memory.expect_filled()
-        live.set_nr(0, _NODE)
+        _take(live, before, 0)
     live.expect("what the pipe holds", 1, word_from(live, memory.actor, pipe))
     _expect_whole(live, before)
     memory.expect_filled()
@@ -323,6 +312,14 @@ def _memory_inside(live: Live) -> dict[str, Memory]:
     return inside
 
 
+def _take(live: Live, before: int, pages: int) -> None:
+    """Have the pool of the node have ``pages``, which come out of the area, of which ``before`` bytes were free."""
+    live.set_nr(pages, _NODE)
+    live.expect_pool(nr=pages, free=pages)
+    live.expect_pool(nr=pages, free=pages, node=_NODE)
+    _expect_taken(live, before, pages)
+
+
 def _expect_taken(live: Live, before: int, pages: int) -> None:
     """Expect ``pages`` to be taken out of the area, of which ``before`` bytes were free when it was empty.
 
@@ -334,10 +331,8 @@ def _expect_taken(live: Live, before: int, pages: int) -> None:
 def _expect_whole(live: Live, before: int) -> None:
     """Expect the area to have each page of it when nobody uses it: all can be taken."""
     _expect_taken(live, before, 0)
-    live.set_nr(_PAGES, _NODE)
-    live.expect_pool(nr=_PAGES, free=_PAGES, node=_NODE)
-    _expect_taken(live, before, _PAGES)
-    live.set_nr(0, _NODE)
+    _take(live, before, _PAGES)
+    _take(live, before, 0)
 
 
 def _free(live: Live) -> int:

@@ -139,8 +139,9 @@ def told_policy(actor: Actor, address: int = 0, flags: int = 0) -> tuple[int, li
     uapi, empty = actor.uapi, bytes(_MOST_NODES // 8)
     words = uapi.pack("i", 0), empty, _MOST_NODES + 1, address, flags
     _value, (mode, mask) = actor.call_with_buffers("get_mempolicy", *words)
-    bits = enumerate(uapi.unpack(f"{_MOST_NODES // _BITS}Q", mask))
-    nodes = [_BITS * word + bit for word, value in bits for bit in range(_BITS) if value >> bit & 1]
+    words_of_mask = enumerate(uapi.unpack(f"{_MOST_NODES // _BITS}Q", mask))
+    # most of them have no bit
+    nodes = [_BITS * at + bit for at, word in words_of_mask if word for bit in range(_BITS) if word >> bit & 1]
     return uapi.unpack("i", mode)[0], nodes
 
 

@@ -5,10 +5,11 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import ANONYMOUS, COMPOUND_HEAD, COMPOUND_TAIL, MAPPED, TRANSPARENT
-from hugepage_qa.cases.idle_bitmap import BITS, IdleBitmap, last_attempt, let_uses_show, use
+from hugepage_qa.cases.idle_bitmap import BITS, IdleBitmap, let_uses_show, use
 from hugepage_qa.cases.idle_bitmap import DOC as IDLE_DOC
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
@@ -73,10 +74,10 @@ def idle_bits(live: Live) -> None:
     nothing = [0] * words
     idle = [1, *nothing[1:]]
     expected = [*[nothing] * (words > 1), words * WORD, idle, nothing, idle]
-    found = last_attempt(partial(_bits_of_huge_pages, bitmap, marked, other, words), expected)
+    found = live.host.last_attempt(partial(_bits_of_huge_pages, bitmap, marked, other, words), partial(eq, expected))
     live.expect("bits without the first word, bytes written, bits of both, bits after a 0 was written", expected, found)
     nobody: tuple[set[int], set[int]] = set(), set()
-    of_small = last_attempt(partial(_wrong_base_pages, live, bitmap, small), nobody)
+    of_small = live.host.last_attempt(partial(_wrong_base_pages, live, bitmap, small), partial(eq, nobody))
     live.expect("base pages that are idle where they should not be or the reverse, before and after", nobody, of_small)
     watcher, descriptor = bitmap.actor, bitmap.descriptor
     _expect_whole_entries(live, watcher, descriptor)

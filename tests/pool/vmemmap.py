@@ -45,8 +45,10 @@ _LISTS, _SHORTEST = "proc/sys/vm/percpu_pagelist_high_fraction", 2**20
 #: mm/oom_kill.c, and who wanted memory in the back trace, where a question mark says that it may be of an older one
 _KILLED = "Out of memory"
 _NOBODY, _WHO_OPTIMISES, _WHO_FILLS = "nobody", "who gives struct pages back", "who fills the pool"
+_SOMEBODY = "somebody else"
 _OPTIMISES = re.compile(r"(?<!\? )\b_*hugetlb_vmemmap_optimize_folios?\+")
 _FILLS = re.compile(r"(?<!\? )\b\w*(?:hugetlb|nr_hugepages)\w*\+")
+_STARTS_A_THREAD = re.compile(r"(?<!\? )\bcopy_process\+")
 
 
 @VMEMMAP.case(
@@ -234,15 +236,17 @@ def nobody_is_killed(live: Live) -> None:
 
 
 def _who_kills(lines: Collection[str]) -> str:
-    """Tell who wanted memory that another was killed for. Raises CannotRun where that was not the pool."""
+    """Tell who wanted memory that another was killed for. Raises CannotRun where that was a new thread."""
     if not any(_KILLED in line for line in lines):
         return _NOBODY
     if any(map(_OPTIMISES.search, lines)):
         return _WHO_OPTIMISES
     if any(map(_FILLS.search, lines)):
         return _WHO_FILLS
-    # all that is left is for the kernel itself: on 6.12.107 kthreadd wanted a stack for a new thread then
-    raise CannotRun("somebody else wanted memory while the pool had all of it")
+    if any(map(_STARTS_A_THREAD.search, lines)):
+        # for the kernel itself: on 6.12.107 kthreadd wanted a stack for a new thread then
+        raise CannotRun("a new thread of the kernel wanted a stack while the pool had all memory")
+    return _SOMEBODY
 
 
 def _base_pages(live: Live, length: int) -> Memory:

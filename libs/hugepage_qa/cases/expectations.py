@@ -102,7 +102,7 @@ class Expectations:
             call(*arguments, **named)
         except Refused as error:
             for quirk, other in (known or {}).items():
-                self._end_if_known(quirk, error.errno == other)
+                self._end_if_known(quirk, error.errno == other != number)
             self._compare("errno", os.strerror(number), os.strerror(error.errno or 0))
         else:
             self._compare("errno", os.strerror(number), "success")

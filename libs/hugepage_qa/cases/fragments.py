@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hugepage_qa.cases.fragmentation import Fragmentation, fragmentation, tell
-from hugepage_qa.cases.frames import BUDDY, flags_from
+from hugepage_qa.cases.frames import flags_from
+from hugepage_qa.cases.free_ranges import BUDDY
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode

@@ -7,6 +7,7 @@ group, who is charged for it.
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
+from hugepage_qa.cases.free_ranges import FLAGS
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, read_entries
 from hugepage_qa.machine.host import CannotRun
@@ -14,10 +15,9 @@ from hugepage_qa.process.actor import Actor, Refused
 
 # include/uapi/linux/kernel-page-flags.h
 UPTODATE, DIRTY, LRU, UNEVICTABLE, MLOCKED = 1 << 3, 1 << 4, 1 << 5, 1 << 18, 1 << 33
-WRITEBACK, BUDDY = 1 << 8, 1 << 10
+WRITEBACK = 1 << 8
 MAPPED, ANONYMOUS, SWAP_BACKED, ZERO, IDLE = 1 << 11, 1 << 12, 1 << 14, 1 << 24, 1 << 25
 COMPOUND_HEAD, COMPOUND_TAIL, HUGE, TRANSPARENT = 1 << 15, 1 << 16, 1 << 17, 1 << 22
-_FLAGS = "/proc/kpageflags"
 #: what the actor reads at once
 _AT_ONCE = 2048
 #: frames whose flags are a page of the file together
@@ -26,12 +26,12 @@ _NEIGHBOURS = 512
 
 def kpageflags(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
     """Return what /proc/kpageflags shows of ``frames``. Raises CannotRun for a kernel without the file."""
-    return _of_frames(live, actor, _FLAGS, frames)
+    return _of_frames(live, actor, FLAGS, frames)
 
 
 def flags_of_folios(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
     """Return what /proc/kpageflags shows of the heads of the folios that have ``frames``. Raises CannotRun."""
-    descriptor, found = _open(live, actor, _FLAGS), list[int]()
+    descriptor, found = _open(live, actor, FLAGS), list[int]()
     for frame in frames:
         # frame 0 is no tail
         found.append(next(flags for flags in _flags_back_from(actor, descriptor, frame) if not flags & COMPOUND_TAIL))
@@ -66,7 +66,7 @@ def kpagecount(live: Live, actor: Actor, frames: Iterable[int]) -> list[int]:
 
 def flags_from(live: Live, actor: Actor, first: int, count: int) -> list[int]:
     """Return what /proc/kpageflags shows of ``count`` frames from ``first`` on. Raises CannotRun without the file."""
-    descriptor = _open(live, actor, _FLAGS)
+    descriptor = _open(live, actor, FLAGS)
     found = list[int]()
     while len(found) < count:
         found += read_entries(actor, descriptor, first + len(found), min(_AT_ONCE, count - len(found)))
@@ -96,7 +96,7 @@ def zeroes_among(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
 
 def _neighbours(live: Live, actor: Actor, frames: Iterable[int]) -> dict[int, tuple[int, ...]]:
     """Return the flags of ``frames`` and of those beside them: read one by one they would be a thousand requests."""
-    descriptor = _open(live, actor, _FLAGS)
+    descriptor = _open(live, actor, FLAGS)
     groups = {
         group: read_entries(actor, descriptor, group * _NEIGHBOURS, _NEIGHBOURS)
         for group in sorted({frame // _NEIGHBOURS for frame in frames})

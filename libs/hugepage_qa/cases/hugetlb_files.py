@@ -314,7 +314,7 @@ def forked(live: Live, memory: Memory, pages: int = 1, *, apart: bool = False) -
     child = memory.seen_by(memory.actor.fork())
     expected, found = pages * live.size, process_status(live, child.actor).hugetlb_pages
     # a table is passed over or not, with all that is in it
-    lacking = found if apart and found < expected else 0
+    lacking = found if apart and found in range(0, expected, live.size) else 0
     known = {Quirk.FORK_LOSES_PAGES: lacking} if live.mmu.may_seem_shared(live.size) else None
     live.expect("HugetlbPages of the child", expected, found, known)
     return child

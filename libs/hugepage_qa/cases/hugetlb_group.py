@@ -19,6 +19,7 @@ from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 #: where the rules of the hugetlb controller are from
 V1_DOC = "Documentation/admin-guide/cgroup-v1/hugetlb.rst"
@@ -27,6 +28,8 @@ HUGETLB_CGROUP = "mm/hugetlb_cgroup.c"
 
 #: counters of 64-bit kernels that fall below 0 go on from here
 _UNSIGNED_LONG = 1 << 64
+#: f47761999052
+_NUMA_STAT_SINCE = KernelVersion(5, 17)
 #: file of version 1
 _HIGHEST = "max_usage_in_bytes"
 
@@ -97,13 +100,12 @@ class HugetlbGroup:
     def expect_on_nodes(
         self, pages: int, known: Mapping[Quirk, int] | None = None, *, with_groups_below: bool = False
     ) -> None:
-        """Expect ``pages`` of the group in numa_stat, where the kernel has it, and that its nodes add up.
+        """Expect ``pages`` of the group in numa_stat, which kernels have since 5.17, and that its nodes add up.
 
         They are its own in version 1, unless it is to be ``with_groups_below``, and always with those in version 2.
         ``known`` tells how many the nodes have with a known bug; what is below 0 wraps. Raises KnownBug.
         """
-        tree, path = ObservedTree(self._live.host), self._path("numa_stat")
-        found = read_numa_stat(tree, path, with_groups_below=with_groups_below)
+        found = self._numa_stat(with_groups_below=with_groups_below)
         if found is None:
             return
         total = found.pop("total")
@@ -114,14 +116,22 @@ class HugetlbGroup:
         self._live.expect("total in numa_stat", pages * self._live.size, total)
 
     def expect_on_node(self, node: int, pages: int, known: Mapping[Quirk, int] | None = None) -> None:
-        """Expect ``pages`` of the group itself on ``node`` in numa_stat, where the kernel has it.
+        """Expect ``pages`` of the group itself on ``node`` in numa_stat, which kernels have since 5.17.
 
         ``known`` tells how many there are with a known bug. Raises KnownBug.
         """
-        found = read_numa_stat(ObservedTree(self._live.host), self._path("numa_stat"))
+        found = self._numa_stat()
         if found is not None:
             deviations = {quirk: count * self._live.size for quirk, count in (known or {}).items()}
             self._live.expect(f"N{node} in numa_stat", pages * self._live.size, found.get(f"N{node}"), deviations)
+
+    def _numa_stat(self, *, with_groups_below: bool = False) -> dict[str, int] | None:
+        """Return what numa_stat tells, None before it came. Raises Failed where a kernel that has it shows none."""
+        path = self._path("numa_stat")
+        found = read_numa_stat(ObservedTree(self._live.host), path, with_groups_below=with_groups_below)
+        if found is None and self._live.kernel_version >= _NUMA_STAT_SINCE:
+            self._live.fail(path, "a file", "none")
+        return found
 
     def _expect_refusals(self, pages: int, reservations: int) -> None:
         apart = self._files.refused_reservations

@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TypeVar
 
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -61,14 +61,6 @@ class IdleBitmap:
     def is_idle(self, frame: int) -> int:
         """Tell whether a frame is idle; the kernel looks now whether it was used."""
         return self.words(frame // BITS, 1)[0] >> frame % BITS & 1
-
-
-def last_attempt(act: Callable[[], Seen], expected: Seen) -> Seen:
-    """Return what is seen by ``act``, which marks pages, when it is what is ``expected``, or at the last attempt."""
-    for _attempt in range(_ATTEMPTS - 1):
-        if (seen := act()) == expected:
-            return seen
-    return act()
 
 
 def let_uses_show(memory: Memory) -> None:

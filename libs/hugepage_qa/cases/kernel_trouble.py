@@ -25,8 +25,9 @@ _BAD_PAGE, _DIED, _WARNED, _LOCKED_UP = 1 << 5, 1 << 7, 1 << 9, 1 << 14
 _OUT_OF_MEMORY = "Out of memory"
 #: what a write to vm/stat_refresh finds (mm/vmstat.c vmstat_refresh()): the files of counters show 0 instead
 _BELOW_ZERO = re.compile(r"vmstat_refresh: (nr_\w+) -\d+")
-#: what others have their devices and networks for: no case comes there
-_OF_OTHERS = re.compile(r"^WARNING: (?:CPU: \d+ PID: \d+ at |\[.*\] )?(?:\./)?(?:drivers|net|sound|virt)/")
+#: what others have their devices and networks for; cases come to KVM (virt/), and to these drivers
+_OF_CASES = r"base|block/loop|block/zram|dma-buf|infiniband|vhost|virtio"
+_OF_OTHERS = re.compile(rf"^WARNING: (?:CPU: \d+ PID: \d+ at |\[.*\] )?(?:\./)?(?:drivers/(?!{_OF_CASES})|net/|sound/)")
 
 
 def find_trouble(live: Expectations, host: Host, taint: str | None) -> Iterator[Difference]:

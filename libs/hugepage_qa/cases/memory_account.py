@@ -63,7 +63,8 @@ _COUNTED = (
     "Hugetlb",
 )
 #: these change what memory there is to account for
-_ALL_MEMORY = ("MemTotal", "HardwareCorrupted")
+_TOTAL = "MemTotal"
+_ALL_MEMORY = (_TOTAL, "HardwareCorrupted")
 #: less than a huge page of 2 MiB. Without a bug the account of 700 cases on Linux 7.3 was never out by more than 116
 #: pages, and the agent takes 270 when it gets its first program
 _OUR_PAGES = 400
@@ -130,6 +131,8 @@ def _compare(live: Live, before: MemoryAccount) -> list[Difference]:
         if abs((count := counts.get(name, 0)) - was) >= least
     ]
     if now.all_memory != before.all_memory:
+        if now.all_memory[0] < before.all_memory[0]:
+            found.append(Difference(_TOTAL, MEMORY_ACCOUNTED, f"{before.all_memory[0]} bytes", f"{now.all_memory[0]}"))
         return found
     missed = now.unaccounted - before.unaccounted
     if missed >= _OUR_PAGES * live.base_page:

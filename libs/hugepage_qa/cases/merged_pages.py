@@ -35,7 +35,7 @@ def start_merging(live: Live) -> None:
 def await_merged(live: Live, memory: Memory, count: Callable[[], int], pages: int | None = None) -> int:
     """Return ``count()`` of base pages when it is ``pages``, by default all of ``memory``, or when ksmd had its time.
 
-    Raises CannotRun.
+    Raises CannotRun where ksmd did not have it on a machine that others use, and Failed where nobody does.
     """
     first, began, wanted = _full_scans(live), live.host.clock(), pages or base_page_count(live, memory)
 
@@ -44,8 +44,10 @@ def await_merged(live: Live, memory: Memory, count: Callable[[], int], pages: in
         return count() == wanted or has_scanned
 
     live.host.wait_until(is_over, _SCAN_SECONDS)
-    found = count()
-    if found != wanted and _full_scans(live) - first < _SCANS:
+    found, scans = count(), _full_scans(live) - first
+    if found != wanted and scans < _SCANS:
+        if not live.host.has_others:
+            live.fail(f"{DIRECTORY}/full_scans", f"{_SCANS} scans more", f"{scans} in {_SCAN_SECONDS:.0f} s")
         raise CannotRun(f"ksmd did not scan all memory {_SCANS} times in {_SCAN_SECONDS:.0f} s")
     return found
 

@@ -18,6 +18,7 @@ T = TypeVar("T")
 _SECONDS = 120.0
 #: it is looked again after pauses that double: a quarter of a second is the most that is waited longer than need be
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
+_ATTEMPTS = 3
 
 
 class CannotRun(Exception):
@@ -263,6 +264,16 @@ class Host:
             self.pause(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
         return seen
+
+    def last_attempt(self, act: Callable[[], T], is_right: Callable[[T], bool]) -> T:
+        """Act until what is seen of it ``is_right``, a few times at most, and return what was seen last.
+
+        ``last_look`` is for looking alone: a kernel that does it right now and then must not have all that time.
+        """
+        for _attempt in range(_ATTEMPTS - 1):
+            if is_right(seen := act()):
+                return seen
+        return act()
 
     def _ask_kernel(self, operation: str, *arguments: Any) -> Any:
         """Carry out what the kernel may refuse. Raises Refused, and OSError where the suite has no descriptor left."""

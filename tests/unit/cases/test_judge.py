@@ -156,6 +156,9 @@ _OF_A_DRIVER = "WARNING: CPU: 1 PID: 2 at drivers/net/ethernet/some.c:12 some_po
             "WARNING: drivers/net/ethernet/some.c:12 at some_poll+0x10/0x20, CPU#1: swapper/2",
             Verdict.PASS,
         ),
+        # where cases come, too
+        (Used, 1 << 9, "WARNING: CPU: 1 PID: 2 at virt/kvm/kvm_main.c:3 kvm_release+0x1/0x2 [kvm]", Verdict.FAIL),
+        (Used, 1 << 9, "WARNING: drivers/dma-buf/udmabuf.c:4 at release_udmabuf+0x1/0x2, CPU#1: x/2", Verdict.FAIL),
         (Used, 1 << 9, "WARNING: CPU: 1 PID: 2 at lib/percpu-refcount.c:179 percpu_ref_switch+0x1/0x2", Verdict.FAIL),
         (Used, 1 << 9, "", Verdict.FAIL),
         (StillMachine, 1 << 9, _OF_A_DRIVER, Verdict.FAIL),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,9 +24,8 @@ SECONDS = 26.5
 class Slow:
     """A machine on which a look at full_scans takes a second, and khugepaged ends ``scans`` scans and no more."""
 
-    kind = X86_64
-
-    def __init__(self, scans: int) -> None:
+    def __init__(self, scans: int, *, has_others: bool = False) -> None:
+        self.kind = replace(X86_64, has_others=has_others)
         self._double = TextDouble(link)
         self._left = scans
         self.now = 0.0
@@ -59,13 +59,18 @@ def test_scans_that_are_over_end_the_wait() -> None:
 
 def test_a_khugepaged_that_does_not_run_is_at_fault_after_the_time_that_its_knobs_give_it() -> None:
     machine = Slow(0)
-    with pytest.raises(Failed, match=r"expected 3 scans more, found none in 27 s"):
+    with pytest.raises(Failed, match=r"expected 3 scans more, found 0 in 27 s"):
         wait(machine)
     assert machine.now < SECONDS + 3
 
 
-def test_one_that_is_slow_says_nothing_of_the_kernel() -> None:
+def test_one_that_is_slow_says_nothing_of_the_kernel_where_others_are_busy() -> None:
     with pytest.raises(CannotRun, match=r"ended 2 of 3 scans in 27 s: this machine is too busy"):
+        wait(Slow(2, has_others=True))
+
+
+def test_one_that_stops_half_way_is_at_fault_where_nobody_else_is() -> None:
+    with pytest.raises(Failed, match=r"expected 3 scans more, found 2 in 27 s"):
         wait(Slow(2))
 
 

@@ -109,6 +109,7 @@ def _plus(found: re.Match[str], change: int) -> str:
         (Left(missing=2 * MIB, listed=612), None),
         (Left(missing=2 * MIB, cached=2 * MIB), None),
         (Left(missing=2 * MIB, more=8 * MIB), None),
+        (Left(more=-4 * KIB), "MemTotal: expected"),
     ],
 )
 def test_what_is_left(left: Left, reason: str | None) -> None:

@@ -13,7 +13,7 @@ def left_open(prediction: Prediction) -> list[str]:
     return [one.subject for one in prediction.unjudged]
 
 
-@pytest.mark.parametrize("value", ["0:16", "1:16", "0:8,1:8", "9:1", "0:", "many", "-1", " 4"])
+@pytest.mark.parametrize("value", ["0:16", "1:16", "0:8,1:8", "9:1", "12:4", "0:", "many", "-1", " 4"])
 def test_what_only_later_kernels_take_for_nodes_or_refuse_is_left_open(make_machine: MakeMachine, value: str) -> None:
     words = f'"hugepages={value}"'
     old, new = (predict(words, make_machine(version=version, memory="1G,1G")) for version in ("5.14", "5.16"))

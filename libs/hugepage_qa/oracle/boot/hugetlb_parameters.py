@@ -19,7 +19,7 @@ NAMES = ("hugepages", "hugepagesz", "default_hugepagesz")
 #: hugetlb parameters are collected as early parameters and parsed once page sizes are known (commit 5b47c02967ab)
 EARLY_PARAMETERS = KernelVersion(6, 15)
 
-_COUNT = re.compile(r"[0-9]+(?!:)|$")
+_COUNT = re.compile(r"[0-9]+(?![0-9:])|$")
 
 
 @dataclass(frozen=True)

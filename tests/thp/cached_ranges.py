@@ -5,6 +5,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations, product
+from operator import not_
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import KnownFile, data_of
@@ -142,21 +143,14 @@ def wrong_ranges(live: Live) -> None:
 
 
 @case(
-    "POSIX_FADV_WILLNEED, readahead(2) and MADV_WILLNEED bring each page that their range has a byte of;"
-    " POSIX_FADV_DONTNEED drops no page that has a byte beside its range, and all of a file where that is the range",
-    "posix_fadvise(2) POSIX_FADV_DONTNEED, POSIX_FADV_WILLNEED; readahead(2); madvise(2) MADV_WILLNEED; mm/fadvise.c"
-    " generic_fadvise(); mm/truncate.c invalidate_mapping_pages()",
+    "POSIX_FADV_WILLNEED, readahead(2) and MADV_WILLNEED bring each page that their range has a byte of",
+    "posix_fadvise(2) POSIX_FADV_WILLNEED; readahead(2); madvise(2) MADV_WILLNEED; mm/fadvise.c generic_fadvise()",
 )
-def brought_and_dropped(live: Live, file: KnownFile) -> None:
-    base, block, whole = live.base_page, block_size(live), file.contents.length
-    actor, drop = file.actor, live.host.uapi.posix_fadv_dontneed
-    begin = 3 * base
-    address = file.map().address
+def brought(live: Live, file: KnownFile) -> None:
+    base, block, whole, begin = live.base_page, block_size(live), file.contents.length, 3 * live.base_page
+    actor, address = file.actor, file.map().address
     # of which no byte is touched
     later = actor.mmap(whole - begin, mmap.PROT_READ, mmap.MAP_SHARED, file.descriptor, begin)
-
-    def cached(pages: range) -> set[int]:
-        return base_pages_in_memory(live, actor, address, pages)
 
     def advise(start: int, length: int) -> None:
         page = start // base * base
@@ -168,11 +162,13 @@ def brought_and_dropped(live: Live, file: KnownFile) -> None:
     def read_ahead(start: int, length: int) -> None:
         actor.call("readahead", file.descriptor, start, length)
 
-    def brought(bring: Callable[[int, int], None], start: int, length: int) -> bool:
+    def is_brought(bring: Callable[[int, int], None], start: int, length: int) -> bool:
         file.evict()
         bring(start, length)
         wanted = range(start // base, (start + length - 1) // base + 1)
-        return live.host.last_look(lambda: all(map(cached(wanted).__contains__, wanted)), bool, _READ_SECONDS)
+        return live.host.last_look(
+            lambda: base_pages_in_memory(live, actor, address, wanted).issuperset(wanted), bool, _READ_SECONDS
+        )
 
     for start, length in (
         (begin, 1),
@@ -183,17 +179,29 @@ def brought_and_dropped(live: Live, file: KnownFile) -> None:
         (whole - base // 2, base // 2),
     ):
         for bring in (need, read_ahead, advise):
-            found = live.host.last_attempt(partial(brought, bring, start, length), bool)
+            found = live.host.last_attempt(partial(is_brought, bring, start, length), bool)
             if not found:
                 # each row of a kernel that does not would wait as long
                 live.fail(f"whether {length} bytes at {start} are in memory, {bring.__name__}", True, found)
+    file.expect("brought")
+    _expect_refused(live, file, _WILLNEED)
 
-    def left(start: int, length: int) -> list[range]:
+
+@case(
+    "POSIX_FADV_DONTNEED drops no page that has a byte beside its range, and all of a file where that is the range",
+    "posix_fadvise(2) POSIX_FADV_DONTNEED; mm/fadvise.c generic_fadvise(); mm/truncate.c invalidate_mapping_pages()",
+)
+def dropped(live: Live, file: KnownFile) -> None:
+    base, block, whole = live.base_page, block_size(live), file.contents.length
+    actor, address, drop = file.actor, file.map().address, live.host.uapi.posix_fadv_dontneed
+    every = range(whole // base)
+
+    def gone_beside(start: int, length: int) -> list[range]:
         file.read(whole)
-        before = cached(range(whole // base))
+        before = base_pages_in_memory(live, actor, address, every)
         actor.call("fadvise64", file.descriptor, start, length, drop)
-        gone = range(-(-start // base), (start + length) // base)
-        return runs(before - cached(range(whole // base)) - set(gone))
+        may_go = range(-(-start // base), (start + length) // base)
+        return runs(before - base_pages_in_memory(live, actor, address, every) - set(may_go))
 
     for start, length in (
         (0, base),
@@ -206,18 +214,23 @@ def brought_and_dropped(live: Live, file: KnownFile) -> None:
         (1, whole - 2),
         (block + 1, 1),
     ):
-        beside = live.host.last_attempt(partial(left, start, length), lambda found: not found)
+        beside = live.host.last_attempt(partial(gone_beside, start, length), not_)
         if beside:
             live.fail(f"pages that went beside {length} bytes at {start}", [], beside)
 
-    def dropped() -> list[range]:
+    def left_of_all() -> list[range]:
         file.evict()
-        return runs(cached(range(whole // base)))
+        return runs(base_pages_in_memory(live, actor, address, every))
 
-    live.expect("pages that stay of a whole file", [], live.host.last_attempt(dropped, lambda found: not found))
-    file.expect("brought and dropped")
-    for start, length, advice in ((0, -1, _WILLNEED), (0, base, _UNKNOWN)):
-        live.expect_errno(errno.EINVAL, actor.call, "fadvise64", file.descriptor, start, length, advice)
+    live.expect("pages that stay of a whole file", [], live.host.last_attempt(left_of_all, not_))
+    file.expect("dropped")
+    _expect_refused(live, file, drop)
+
+
+def _expect_refused(live: Live, file: KnownFile, advice: int) -> None:
+    """Expect ``advice`` for a length below 0 to be refused, and so one that nobody knows."""
+    for length, given in ((-1, advice), (live.base_page, _UNKNOWN)):
+        live.expect_errno(errno.EINVAL, file.actor.call, "fadvise64", file.descriptor, 0, length, given)
 
 
 @CACHED.case(

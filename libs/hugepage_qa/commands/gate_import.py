@@ -14,6 +14,7 @@ from hugepage_gate.input_file import check_plain, read_json
 from hugepage_gate.sample_files import join
 from hugepage_gate.sample_format import flatten, format_samples, parse_samples, tells_direction
 from hugepage_gate.samples import Direction, SampleSet, Scalar
+from hugepage_qa.commands.gate_options import OutputFile
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 
@@ -43,7 +44,7 @@ from hugepage_qa.errors import InputError
     "--direction", type=click.Choice(("lower", "higher")), help="CSV: likewise. Default: what the unit tells."
 )
 @click.option("--block-per-process", is_flag=True, help="pyperf: every process is a block, not every file.")
-@click.option("--output", type=click.Path(path_type=Path), help="Default: standard output.")
+@click.option("--output", type=OutputFile(), help="Default: standard output.")
 def command(
     form: str,
     files: tuple[Path, ...],

@@ -20,6 +20,7 @@ from hugepage_gate.sample_files import read_one_machine, read_samples
 from hugepage_gate.samples import SampleSet
 from hugepage_qa.cases.result import one_line
 from hugepage_qa.commands.gate_options import (
+    OutputFile,
     Share,
     baselines_option,
     html_renderer,
@@ -113,8 +114,8 @@ def _accepted_line(one: Accepted) -> str:
     "--against", multiple=True, type=click.Path(path_type=Path), help="Compare with these samples, not with a baseline."
 )
 @terms_options
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write a report with pictures.")
-@click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Also write a summary.")
+@click.option("--html", type=OutputFile(), help="Also write a report with pictures.")
+@click.option("--markdown", type=OutputFile(), help="Also write a summary.")
 @click.option(
     "--history",
     type=click.Path(path_type=Path, file_okay=False),

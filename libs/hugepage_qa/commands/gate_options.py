@@ -34,6 +34,19 @@ class Share(click.ParamType[float]):
         return value if isinstance(value, float) else parse_share(value)
 
 
+class OutputFile(click.ParamType[Path]):
+    """A file to write: it is replaced by rename(2), which would also make a file of a device node such as /dev/null."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path of a regular file, or of nothing yet; raises BadParameter."""
+        path = Path(value)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            self.fail(f"{path} is no regular file; expected the name of a new file, or of one to replace", param, ctx)
+        return path
+
+
 class Cost(click.FloatRange):
     """A number in a range; click takes nan for one of any."""
 

@@ -1,6 +1,7 @@
 """Whatever is wrong with a file of others is told in one line, exit code 3: no traceback, no verdict."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +191,29 @@ def test_a_baseline_that_is_a_link_to_nothing(tmp_path: Path) -> None:
     assert_one_line(words)
 
 
-def assert_one_line(words: list[str]) -> None:
-    """Run a command of the gate, which has to end with one line; main makes the exit code 3 of it."""
+@pytest.mark.parametrize("kind", ["a FIFO", "a link to a file", "a link to nothing", "a directory"])
+@pytest.mark.parametrize("words", ["import csv FILE --output", "compare FILE --against FILE --html"])
+def test_an_output_that_is_no_file(tmp_path: Path, kind: str, words: str) -> None:
+    """It would become one: what is written is renamed to it."""
+    path, file = tmp_path / "output", tmp_path / "runs.csv"
+    file.write_text("value\n1\n")
+    if kind == "a FIFO":
+        os.mkfifo(path)
+    elif kind == "a directory":
+        path.mkdir()
+    else:
+        path.symlink_to("runs.csv" if kind == "a link to a file" else "nowhere")
+    mode = path.lstat().st_mode
+    message = assert_one_line([*(str(file) if word == "FILE" else word for word in words.split()), str(path)])
+    assert "is no regular file" in message
+    assert path.lstat().st_mode == mode
+
+
+def assert_one_line(words: list[str]) -> str:
+    """Run a command of the gate, which has to end with one line, and return it; main makes the exit code 3 of it."""
     with pytest.raises((InputError, click.ClickException)) as raised:
         gate.main(words, standalone_mode=False)
     error = raised.value
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
     assert len(message.splitlines()) == 1
+    return message

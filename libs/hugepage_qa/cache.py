@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from hugepage_qa.durable import replaced_file
 from hugepage_qa.errors import InputError
 
 
@@ -112,14 +113,7 @@ def _remove_if_left(directory: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path`` so that nobody ever reads half of it."""
+    """Write ``content`` to ``path`` so that nobody ever reads half of it; a power cut may lose it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as new:
-        temporary = Path(new.name)
-        try:
-            new.write(content)
-            new.flush()
-            temporary.rename(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    with replaced_file(path) as new:
+        new.write(content)

@@ -1,13 +1,17 @@
 """Files that survive a power cut."""
 
 import errno
+import fcntl
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from hugepage_qa.durable import remove_durably, write_durably
+from hugepage_qa.durable import remove_durably, replaced_file, write_durably
 
 
 def test_content_mode_and_replacement(tmp_path: Path) -> None:
@@ -51,10 +55,48 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_writer_has_left_is_not_followed(tmp_path: Path) -> None:
+def test_two_writers_at_once_leave_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replaced_file(path) as first:
+        first.write(b"half of the first, ")
+        write_durably(path, b"second")
+        assert path.read_bytes() == b"second"
+        first.write(b"and the other half")
+    assert path.read_bytes() == b"half of the first, and the other half"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_writer_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    code = "import os, pathlib, sys; from hugepage_qa.durable import replaced_file\n"
+    code += "with replaced_file(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    (left,) = tmp_path.iterdir()
+    write_durably(path, b"new")
+    assert not left.exists()
+    assert path.read_bytes() == b"new"
+
+
+def test_what_looks_like_left_is_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"precious")
-    (tmp_path / ".file.new").symlink_to(other)
+    (tmp_path / ".file.0.new").symlink_to(other)
+    os.mkfifo(tmp_path / ".file.1.new")
     write_durably(tmp_path / "file", b"new")
     assert other.read_bytes() == b"precious"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other"]
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_a_file_that_another_writer_took_for_left_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its making and its locking nobody holds it."""
+    taken: list[Path] = []
+
+    def take(stream: IO[bytes], _operation: int) -> None:
+        if not taken:
+            taken.append(Path(stream.name))
+            taken[0].unlink()
+
+    monkeypatch.setattr(fcntl, "flock", take)
+    write_durably(tmp_path / "file", b"new")
+    assert taken
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]

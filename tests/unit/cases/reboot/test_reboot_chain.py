@@ -1,10 +1,12 @@
 """The chain over many boots: what is judged when, what is left behind, and what ends it."""
 
+import errno
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.unit.cases.reboot.conftest import POOL, all_cases
@@ -276,9 +278,12 @@ def test_state_of_a_case_that_there_is_not(tmp_path: Path) -> None:
     assert machine.loader.words == BASE
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_descriptor: int) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     machine = FakeMachine()
-    (tmp_path / f".{STATE}.new").mkdir()
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(InputError, match=r"reboot-cases\.json: cannot be written"):
         start(machine, tmp_path, 0)
     assert (machine.boots, machine.loader.words) == (0, BASE)

@@ -138,8 +138,7 @@ def _put_back_what_a_killed_run_left() -> None:
 def run_plan(request: QaRequest, architectures: Sequence[str]) -> Finding:
     """Run the plan of ``request`` and return what came out. Raises InputError where another run has the machine."""
     kept = _kept(request)
-    shutil.rmtree(kept, ignore_errors=True)
-    kept.mkdir(parents=True)
+    _make_anew(kept)
     may_be_held = request.in_lab or not request.needs_root
     if not may_be_held:
         _put_back_what_a_killed_run_left()
@@ -157,6 +156,17 @@ def run_plan(request: QaRequest, architectures: Sequence[str]) -> Finding:
     write_surroundings(kept / "run", code, changes)
     results = [*read_run(kept), *read_surroundings(kept / "run")]
     return Finding(results, not changes, changes_of_others(before, after), request.needs_all_results)
+
+
+def _make_anew(kept: Path) -> None:
+    """Empty the directory ``kept``. Raises InputError where that is not allowed: root may have run the plan before."""
+    try:
+        if kept.exists():
+            shutil.rmtree(kept)
+        kept.mkdir(parents=True)
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+        raise InputError(f"{kept}: cannot be made anew ({why}): remove it as the user who has run the plan") from error
 
 
 def _run_tmt(request: QaRequest, architectures: Sequence[str], scratch: Path) -> int:

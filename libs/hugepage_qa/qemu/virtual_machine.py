@@ -93,9 +93,16 @@ def our_words(board: Board) -> str:
 
 
 def full_command_line(board: Board, words: str) -> str:
-    """Return our words and ``words``; InputError when the kernel of this architecture would cut them off."""
+    """Return our words and ``words``; InputError when the kernel of this architecture would cut them off.
+
+    It is also raised for bytes that no character has, which the shell may have given: no report could show them.
+    """
     line = f"{our_words(board)} {words}" if words else our_words(board)
-    size, limit = len(line.encode()) + 1, board.command_line_size
+    try:
+        encoded = line.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"command line {words!a}: expected UTF-8, found another byte; leave it out") from error
+    size, limit = len(encoded) + 1, board.command_line_size
     if size > limit:
         raise InputError(
             f"command line of {len(words.encode())} bytes: with our {len(our_words(board))} it needs {size} bytes,"

@@ -242,6 +242,11 @@ def test_too_long_command_line_is_refused() -> None:
         full_command_line(board, "x" * (room + 1))
 
 
+def test_a_command_line_with_a_byte_that_no_character_has_is_refused() -> None:
+    with pytest.raises(InputError, match=r"command line '\\udcff hugepages=1': expected UTF-8"):
+        full_command_line(find_board("x86_64"), "\udcff hugepages=1")
+
+
 @pytest.mark.parametrize("memory", [(), (0,), (0, 0), (GIB, -1)])
 def test_machine_without_memory_is_refused(lab: Lab, tmp_path: Path, memory: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="memory"):

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Mapping
 
 import click
@@ -11,6 +12,8 @@ from hugepage_qa.errors import InputError
 
 _INPUT_WRONG = 3
 _INTERRUPTED = 130
+#: the libraries that write to our output
+_PRINTERS = ("click", "rich")
 #: what is wrong may be a text of megabytes, which a message shows
 _LONGEST_LINE = 1000
 
@@ -49,11 +52,11 @@ def main() -> None:
         click.echo(error.format_message(), err=True)
         sys.exit(_INPUT_WRONG)
     except BrokenPipeError:
-        # the reader of our output has gone; keep Python from complaining about it at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # the reader of our output has gone
+        _drop_output()
         sys.exit(_INPUT_WRONG)
     except OSError as error:
-        _fail(f"{error.filename or 'output'}: {error.strerror}")
+        _fail(_what_failed(error))
     except InputError as error:
         _fail(str(error))
     except click.ClickException as error:
@@ -61,6 +64,23 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(_INTERRUPTED)
+
+
+def _what_failed(error: OSError) -> str:
+    """Return what is wrong with which file, or with our output, whose errors name no file."""
+    why = error.strerror or str(error) or type(error).__name__
+    if error.filename is not None:
+        return f"{error.filename}: {why}"
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if frame.f_globals["__name__"].partition(".")[0] not in _PRINTERS:
+        return why
+    _drop_output()
+    return f"output: {why}"
+
+
+def _drop_output() -> None:
+    """Keep Python from complaining at its end of what nobody can get."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str) -> None:

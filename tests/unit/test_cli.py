@@ -1,5 +1,6 @@
 """The command line: what people type, and what they get wrong."""
 
+import errno
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -84,6 +86,33 @@ def test_a_cache_that_cannot_be_written(
     code, _, error = run(capsys, monkeypatch, "boot", "x")
     assert code == 3
     assert str(file) in error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError("cannot read from timed out object"), "cannot read from timed out object"),
+        (TimeoutError(), "TimeoutError"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), "/tmp/x: No space left on device"),
+    ],
+)
+def test_an_error_of_the_system_says_what_is_known(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: OSError, told: str
+) -> None:
+    def fail(*_: object, **_named: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(cli.hugepage_qa, "main", fail)
+    assert run(capsys, monkeypatch, "facts") == (3, "", f"hugepage-qa: {told}\n")
+
+
+@pytest.mark.parametrize("words", ["predict hugepages=1", "facts", "facts --json", "--help"])
+def test_an_output_that_takes_no_more(words: str) -> None:
+    command = [sys.executable, "-m", "hugepage_qa", *words.split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "hugepage-qa: output: No space left on device\n")
 
 
 def test_predict_names_rules(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

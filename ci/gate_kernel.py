@@ -147,17 +147,17 @@ def gate(
 
     ``paths`` compares its paths with those of another kernel.
     """
-    work = output.with_name(f".{output.name}.gate")
-    shutil.rmtree(work, ignore_errors=True)
-    (work / "runs").mkdir(parents=True)
+    # beside the report, which it becomes by a rename
+    work = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
+        (work / "runs").mkdir()
         codes = [run(step, work / "runs" / step.name) for step in steps]
         parts = [f"plan {step.name}: {WORDS[code]}" for step, code in zip(steps, codes, strict=True)]
         if paths is not None:
             codes.append(paths(work / _PATHS))
             parts.append(f"path length: {WORDS[codes[-1]]}")
-    except SystemExit:
-        shutil.rmtree(work)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
         raise
     plans = ", ".join(parts)
     about = ["--about", f"{subject}: {plans}"]
@@ -170,7 +170,10 @@ def gate(
     for kept in ("runs", _PATHS):
         if (work / kept).is_dir():
             (work / kept).rename(report / kept)
-    report.rename(output)
+    try:
+        report.rename(output)
+    except OSError as error:
+        raise InputError(f"--output {output}: {error.strerror}; the report lies in {report}") from error
     work.rmdir()
     # a plan can also decide nothing where another one does
     code = next(code for code in _WORST_FIRST if code in (done.returncode, *codes))

@@ -1,7 +1,6 @@
 """ci/gate-kernel: which plans fit, one line as verdict, and input that is none."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -171,15 +170,34 @@ def test_a_run_without_end_leaves_no_report(kernel: Path, tmp_path: Path, capsys
     assert not (tmp_path / "report").exists()
 
 
-def test_a_gate_that_is_stopped_leaves_nothing(kernel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [SystemExit(143), KeyboardInterrupt()])
+def test_a_gate_that_is_stopped_leaves_nothing(end: BaseException, kernel: Path, tmp_path: Path) -> None:
     def run_until_told_to_stop(step: Step, kept: Path) -> int:
         run_good(step, kept)
-        sys.exit(143)
+        raise end
 
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(SystemExit, match="143"):
+    with pytest.raises(type(end)):
         main([str(kernel), "--output", str(tmp_path / "report")], run_until_told_to_stop)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_two_gates_of_one_output_have_a_directory_each(
+    kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(kernel), "--output", str(tmp_path / "report")]
+    places = list[Path]()
+
+    def run_beside_another_gate(step: Step, kept: Path) -> int:
+        places.append(kept)
+        if len(places) == 1:
+            assert main(arguments, run_beside_another_gate) == 0
+        return run_good(step, kept)
+
+    assert main(arguments, run_beside_another_gate) == 3
+    assert "report: Directory not empty; the report lies in " in capsys.readouterr().err
+    assert len(set(places)) == 2
+    assert (tmp_path / "report" / "report.md").is_file()
 
 
 @pytest.mark.parametrize(

@@ -221,11 +221,13 @@ int main(void)
 		set_oom_score("-1000");
 		_exit(serve_all());
 	}
-	/* whoever is left without a parent is ours to wait for */
-	while ((ended = wait(&status)) != agent)
-		if (ended < 0 && errno == ECHILD)
-			break;
-	if (WIFSIGNALED(status))
+	/* whoever is left without a parent is ours to wait for; without an agent errno is that of fork(2) */
+	do
+		ended = agent < 0 ? agent : wait(&status);
+	while (ended >= 0 && ended != agent);
+	if (ended < 0)
+		fprintf(stderr, "@hugepage-qa the agent cannot be started or waited for: %s\n", strerror(errno));
+	else if (WIFSIGNALED(status))
 		fprintf(stderr, "@hugepage-qa the agent was killed by signal %d\n", WTERMSIG(status));
 	else
 		fprintf(stderr, "@hugepage-qa the agent ended with exit code %d\n", WEXITSTATUS(status));

@@ -120,7 +120,8 @@ def _remove(controller: str, root: Path, seconds: float) -> str:
     except OSError as error:
         return f"{_FOUND} ({os.strerror(error.errno or 0)})"
     finally:
-        point.rmdir()
+        with suppress(OSError):  # it is busy where the unmount has failed, which is told
+            point.rmdir()
 
 
 def _has_gone(controller: str, root: Path, deadline: float) -> bool:

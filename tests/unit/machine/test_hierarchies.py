@@ -77,3 +77,17 @@ def test_what_the_kernel_refuses_is_told(machine: Path, monkeypatch: pytest.Monk
     (repair,) = remove_hierarchies((), machine)
     assert repair.after == f"a hierarchy of version 1 ({os.strerror(errno.EBUSY)})"
     assert not (machine / POINT).exists()
+
+
+def test_an_unmount_that_the_kernel_refuses_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hierarchy = Hierarchy(machine, [])
+    use(hierarchy, monkeypatch)
+
+    def refuse(point: str) -> None:
+        # rmdir(2) of a mount point fails with EBUSY, of a directory with something in it with ENOTEMPTY
+        Path(point, "tasks").touch()
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(libc, "unmount", refuse)
+    (repair,) = remove_hierarchies((), machine)
+    assert repair.after == f"a hierarchy of version 1 ({os.strerror(errno.EPERM)})"

@@ -108,7 +108,7 @@ def check_kernel(
             report.under_way,
             within and within * 60,
         )
-        for architecture in architectures or (default,)
+        for architecture in dict.fromkeys(architectures or (default,))
     ]
     random = f", random with --seed {chosen_seed}" if is_random else ""
     for check in checks:

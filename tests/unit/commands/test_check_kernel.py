@@ -194,6 +194,12 @@ def test_a_package_is_taken_apart_into_image_and_modules(run: Cli, tmp_path: Pat
     assert [module.name for module in kernel.modules] == ["ext4.ko"]
 
 
+def test_an_architecture_that_is_named_twice_is_checked_once(run: Cli, checks: list[FakeCheck]) -> None:
+    words = [word for name in ("s390x", "x86_64", "s390x") for word in ("--arch", name)]
+    assert run(*words) == 0, run.errors
+    assert [check.architecture for check in checks] == ["s390x", "x86_64"]
+
+
 @pytest.mark.parametrize("images", [0, 2])
 def test_a_package_without_one_image_is_refused(run: Cli, tmp_path: Path, checks: list[FakeCheck], images: int) -> None:
     assert run(package(tmp_path, images=images)) == 3

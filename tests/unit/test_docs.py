@@ -5,9 +5,12 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from tests.unit.cases.areas import read_areas
 
+from hugepage_qa.commands.check_kernel import check_kernel
+from hugepage_qa.commands.qa_request import MACHINE_PLANS
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, KnownIssue
 from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
@@ -112,6 +115,20 @@ def test_the_case_that_the_page_on_rules_goes_through_is_the_real_one() -> None:
 def test_documents_have_one_width(document: Path) -> None:
     lines = document.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if len(line) > WIDTH] == []
+
+
+def test_readme_names_the_plans_that_need_root() -> None:
+    (names,) = re.findall(r"machine that it runs on \(`PLAN=([^)]*)\) is refused", (ROOT / "README.md").read_text())
+    assert sorted(re.findall(r"[\w-]+", names.replace(" and ", " "))) == sorted(MACHINE_PLANS)
+
+
+def test_the_page_on_checking_a_kernel_has_every_option() -> None:
+    page = (DOCS / "check-a-kernel.md").read_text(encoding="utf-8")
+    table = page.partition("| option | means |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines() if row]
+    told = {name for cell in cells for name in re.findall(r"`(--?[\w-]+)", cell)}
+    options = [one for one in check_kernel.params if isinstance(one, click.Option)]
+    assert told == {name for option in options for name in option.opts}
 
 
 def test_readme_is_short() -> None:

@@ -163,15 +163,19 @@ def _kept_as(part: str) -> str:
 
 
 _LIBRARY = Path(hugepage_qa.__file__).resolve().parent
-#: what decides about a kernel: cases and what must be
-_ROOMS = ("cases", "oracle")
-#: cases of other machines than throwaway ones
-_OTHERS = ("guest", "reboot", "upstream")
-_SUFFIXES = (".py", ".yaml")
+#: what decides about a kernel: cases, what must be, and all that boots, acts on and reads a throwaway machine
+_ROOMS = ("cases", "oracle", "kernel", "machine", "process", "qemu")
+#: what is for other machines than throwaway ones
+_OTHERS = ("guest", "reboot", "upstream", "boot_loader", "system")
+#: the agent, the actor and the init of a probe are programs in C and for a shell
+_SUFFIXES = (".py", ".yaml", ".c", ".h", ".sh")
 
 
 def case_versions() -> dict[str, str]:
     """Return for each part what its cases, all that they use, and their oracle are known by: it changes when they do.
+
+    Not covered is what lies beside the rooms of the library, such as its reader of kernel parameters, and what is no
+    text of it: compilers, emulators, Python and its packages.
 
     Raises InputError where there are no tests.
     """

@@ -6,10 +6,22 @@ import pytest
 from ci import survey as module
 from ci.survey import case_versions
 
+LIBRARY = (
+    "cases/judge.py",
+    "cases/boot/a.yaml",
+    "oracle/rules.py",
+    "kernel/smaps.py",
+    "machine/knobs.py",
+    "process/programs/agent/agent.c",
+    "process/programs/agent/agent.h",
+    "qemu/init.sh",
+)
+OF_OTHERS = ("cases/guest/g.py", "machine/boot_loader/l.py", "qemu/system/s.py", "report/r.py")
+
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("cases/judge.py", "cases/boot/a.yaml", "cases/guest/g.py", "oracle/rules.py", "report/r.py"):
+    for name in (*LIBRARY, *OF_OTHERS):
         _write(tmp_path / "library" / name)
     for name in ("pool/pool.py", "guest/start.py", "unit/test_a.py"):
         _write(tmp_path / "tests" / name)
@@ -23,9 +35,7 @@ def _write(file: Path) -> None:
     file.write_text(file.name)
 
 
-@pytest.mark.parametrize(
-    "name", ["library/cases/judge.py", "library/cases/boot/a.yaml", "library/oracle/rules.py", "tests/pool/pool.py"]
-)
+@pytest.mark.parametrize("name", [*(f"library/{name}" for name in LIBRARY), "tests/pool/pool.py"])
 def test_what_decides_about_a_kernel_makes_another_version(tree: Path, name: str) -> None:
     before = case_versions()
     (tree / name).rename((tree / name).with_stem("other"))
@@ -35,9 +45,7 @@ def test_what_decides_about_a_kernel_makes_another_version(tree: Path, name: str
     assert case_versions() != before
 
 
-@pytest.mark.parametrize(
-    "name", ["library/cases/guest/g.py", "library/report/r.py", "tests/guest/start.py", "tests/a.py"]
-)
+@pytest.mark.parametrize("name", [*(f"library/{name}" for name in OF_OTHERS), "tests/guest/start.py", "tests/a.py"])
 def test_what_does_not_makes_none(tree: Path, name: str) -> None:
     before = case_versions()
     _write(tree / name)

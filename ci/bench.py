@@ -16,6 +16,7 @@ from hugepage_qa.cases.boot.boot_case import BootCase
 from hugepage_qa.cases.boot.boot_judge import Judge
 from hugepage_qa.cases.boot.boot_matrix import Matrix, Settings
 from hugepage_qa.cases.boot.case_groups import groups
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.packages import cache_directory
 from hugepage_qa.qemu.probe_machine import Lab
@@ -39,7 +40,7 @@ def main() -> int:
     # on Linux ru_maxrss is in KiB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
     print(f"peak memory of the harness: {peak / MIB:.0f} MiB (target: under 150 MB)")
-    return 0
+    return ExitCode.GOOD
 
 
 def print_overhead(matrix: Matrix, settings: Settings, case: BootCase) -> None:
@@ -94,4 +95,4 @@ if __name__ == "__main__":
         sys.exit(main())
     except InputError as error:
         print(f"bench: {error}", file=sys.stderr)
-        sys.exit(3)
+        sys.exit(ExitCode.BROKEN)

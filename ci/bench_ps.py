@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import DIRECTORY, Pool, read_pools
 from hugepage_qa.kernel.thp import DIRECTORY as THP_DIRECTORY
@@ -62,7 +63,7 @@ def main() -> int:
         f"mappings with pages of {format_size(pool.size)} in {PROCESSES} of them: {expected.total()} by perl,"
         f" {found.total()} by hugepage-qa ps: {'the same' if same else 'NOT THE SAME'}"
     )
-    return 0 if same else 1
+    return ExitCode.GOOD if same else ExitCode.BAD
 
 
 def _print_times(perl: Sequence[str], processes: int) -> None:
@@ -150,4 +151,4 @@ if __name__ == "__main__":
         sys.exit(main())
     except InputError as error:
         print(f"bench: {error}", file=sys.stderr)
-        sys.exit(3)
+        sys.exit(ExitCode.BROKEN)

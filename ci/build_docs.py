@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hugepage_qa.cases.result import Verdict
+from hugepage_qa.cases.result import ExitCode, Verdict
 from hugepage_qa.catalogue.catalogued_tests import catalogued_tests
 from hugepage_qa.catalogue.pages import problems, render_pages
 from hugepage_qa.catalogue.references import References
@@ -31,11 +31,11 @@ def main() -> int:
         records = read_records(ROOT / "docs" / "kernels")
     except InputError as error:
         print(f"docs: {error}", file=sys.stderr)
-        return 3
+        return ExitCode.BROKEN
     found = list(problems(tests, References.known()))
     if found:
         print("\n".join(f"docs: {problem}" for problem in found), file=sys.stderr)
-        return 1
+        return ExitCode.BAD
     shutil.rmtree(BUILD, ignore_errors=True)
     source = BUILD / "source"
     shutil.copytree(ROOT / "docs", source)
@@ -48,9 +48,9 @@ def main() -> int:
         sphinx = [sys.executable, "-m", "sphinx", "--nitpicky", "--fail-on-warning", "--keep-going", "--quiet"]
         code = subprocess.run([*sphinx, "-b", builder, str(source), str(BUILD / builder)], check=False).returncode
         if code:
-            return 1
+            return ExitCode.BAD
     print(f"{len(tests)} tests and their cases: {BUILD / 'html' / 'index.html'}")
-    return 0
+    return ExitCode.GOOD
 
 
 _COLUMNS = (

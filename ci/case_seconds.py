@@ -13,7 +13,7 @@ from pathlib import Path
 from hugepage_qa.cache import write_atomically
 from hugepage_qa.cases.area_files import LIVE, live_areas
 from hugepage_qa.cases.boot.boot_case import CPU_MARK
-from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.result import ExitCode, Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.check_report import read_check
 
@@ -24,16 +24,16 @@ def main(arguments: list[str]) -> int:
     """Write the table from a directory of check-kernel --output and return the exit code."""
     if len(arguments) != 1:
         print("usage: python -m ci.case_seconds DIRECTORY", file=sys.stderr)
-        return 3
+        return ExitCode.BROKEN
     cases = {f"/{area.name}/{case.name}" for area in live_areas(LIVE) for case in area.cases}
     try:
         table = seconds_of(read_check(Path(arguments[0])), cases)
     except InputError as error:
         print(f"case-seconds: {error}", file=sys.stderr)
-        return 3
+        return ExitCode.BROKEN
     write_atomically(TABLE, f"{json.dumps(table, indent=0)}\n".encode())
     print(f"{TABLE}: {len(table)} results, {sum(table.values()):.0f} s of one machine")
-    return 0
+    return ExitCode.GOOD
 
 
 def seconds_of(results: list[Result], cases: set[str]) -> dict[str, float]:

@@ -24,6 +24,7 @@ from hugepage_gate.importers.foreign_series import Origin
 from hugepage_gate.importers.go_benchmark import read_go_benchmark
 from hugepage_gate.sample_files import join
 from hugepage_gate.samples import SampleSet, Verdict
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.report.gate_tables import percent, print_rates
 from hugepage_qa.report.open_console import open_console
 
@@ -52,8 +53,8 @@ def main(words: Sequence[str]) -> int:
             _print_made_up(console)
         case _:
             print(__doc__, file=sys.stderr)
-            return 3
-    return 0
+            return ExitCode.BROKEN
+    return ExitCode.GOOD
 
 
 def _print_made_up(console: Console) -> None:

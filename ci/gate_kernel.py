@@ -15,7 +15,6 @@ counted. The last line is the verdict; the
 exit code is 0 good, 1 bad, 2 undecided, 3 the suite, its surroundings or the input are wrong.
 """
 
-import argparse
 import importlib.util
 import os
 import shutil
@@ -26,8 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
+from hugepage_qa.cases.result import ExitCode
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.commands.qa_request import KERNEL, LAB, MACHINE_PLANS, PLANS
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm, run_supervised
@@ -36,14 +36,12 @@ from hugepage_qa.qemu.system.platforms import PLATFORMS
 
 ROOT = Path(__file__).resolve().parent.parent
 QA_RUNS = ROOT / "build" / "qa"
-WORDS = {0: "good", 1: "bad", 2: "undecided", 3: "broken"}
 IN_SYSTEMS = ("functional",)
-_BROKEN = 3
 # make qa ends tmt, puts the host back and removes the machine of the lab
 _GRACE_SECONDS = 120.0
-_WORST_FIRST = (1, _BROKEN, 2, 0)
+_WORST_FIRST = (ExitCode.BAD, ExitCode.BROKEN, ExitCode.UNDECIDED, ExitCode.GOOD)
 #: exit code of tmt -> ours: good, a failure, an error, no results, all skipped
-_OF_TMT = {0: 0, 1: 1, 2: _BROKEN, 3: _BROKEN, 4: 2}
+_OF_TMT = {0: ExitCode.GOOD, 1: ExitCode.BAD, 2: ExitCode.BROKEN, 3: ExitCode.BROKEN, 4: ExitCode.UNDECIDED}
 
 
 @dataclass(frozen=True)
@@ -67,16 +65,9 @@ PathComparer = Callable[[Path, Path, Path], int]
 _PATHS = "path-length"
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """End with the exit code that wrong input has everywhere in the suite."""
-        print(f"gate-kernel: {message}", file=sys.stderr)
-        sys.exit(3)
-
-
 def main(arguments: Sequence[str] | None = None, run: Runner | None = None, compare: PathComparer | None = None) -> int:
     """Gate and return the exit code."""
-    parser = _Parser(description="Is a kernel good?")
+    parser = Parser("gate-kernel", description="Is a kernel good?")
     parser.add_argument("kernel", nargs="?", type=Path, help="image or package of a kernel")
     parser.add_argument("--compose", default="", help="image of a distribution for tmt's virtual method")
     parser.add_argument("--against", type=Path, help="image or package of a kernel whose paths are not to be shorter")
@@ -94,7 +85,7 @@ def main(arguments: Sequence[str] | None = None, run: Runner | None = None, comp
         return gate(subject, steps, options.output.absolute(), run or run_step, paths)
     except InputError as error:
         print(f"gate-kernel: {error}", file=sys.stderr)
-        return 3
+        return ExitCode.BROKEN
 
 
 def choose(kernel: Path | None, compose: str, plans: Sequence[str], *, thorough: bool = False) -> list[Step]:
@@ -152,10 +143,10 @@ def gate(
     try:
         (work / "runs").mkdir()
         codes = [run(step, work / "runs" / step.name) for step in steps]
-        parts = [f"plan {step.name}: {WORDS[code]}" for step, code in zip(steps, codes, strict=True)]
+        parts = [f"plan {step.name}: {ExitCode(code).word}" for step, code in zip(steps, codes, strict=True)]
         if paths is not None:
             codes.append(paths(work / _PATHS))
-            parts.append(f"path length: {WORDS[codes[-1]]}")
+            parts.append(f"path length: {ExitCode(codes[-1]).word}")
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
@@ -178,7 +169,7 @@ def gate(
     # a plan can also decide nothing where another one does
     code = next(code for code in _WORST_FIRST if code in (done.returncode, *codes))
     counts = done.stdout.splitlines()[0].partition(": ")[2]
-    print(f"{subject}: {WORDS[code]}: {counts} (exit code {code}); {plans}; report: {output / 'report.md'}")
+    print(f"{subject}: {code.word}: {counts} (exit code {code}); {plans}; report: {output / 'report.md'}")
     return code
 
 
@@ -188,7 +179,7 @@ def run_step(step: Step, kept: Path) -> int:
         provision = ["provision", "--how", "virtual", "--image", step.compose]
         tmt = [sys.executable, "-m", "tmt", "--context", f"distro={step.compose}", "run", "--id", str(kept), "--all"]
         code = _supervised([*tmt, "plan", "--name", f"^/plans/{step.plan}$", *provision], os.environ)
-        return _OF_TMT.get(code, _BROKEN)
+        return _OF_TMT.get(code, ExitCode.BROKEN)
     unset = dict.fromkeys(("ARCH", "APPEND", "MEMORY", "PROVISION"), "")
     environment = {**os.environ, "PLAN": step.plan, **unset, **step.variables}
     code = _supervised([sys.executable, str(ROOT / "ci" / "qa.py")], environment)

@@ -19,6 +19,7 @@ from hugepage_gate.compare_suites import Terms, baseline_from_samples, compare
 from hugepage_gate.comparison import MetricResult
 from hugepage_gate.gate_policy import Policy
 from hugepage_gate.samples import Samples, SampleSet, Series
+from hugepage_qa.cases.result import ExitCode
 
 SEED = 3
 ACCEPTED, NEW = 5, 3
@@ -35,9 +36,9 @@ def main(words: Sequence[str]) -> int:
     """Write the picture; return 3 for wrong words."""
     if len(words) != 1:
         print(__doc__, file=sys.stderr)
-        return 3
+        return ExitCode.BROKEN
     Path(words[0]).write_text(draw(), encoding="utf-8")
-    return 0
+    return ExitCode.GOOD
 
 
 def draw() -> str:

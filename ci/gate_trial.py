@@ -31,6 +31,7 @@ from hugepage_gate.gate_policy import FILE_NAME, Policy, read_policy
 from hugepage_gate.sample_files import read_one_machine
 from hugepage_gate.samples import SampleSet, Verdict
 from hugepage_qa.bench.workload import Cell
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.commands.gate_measure import MeasureOptions, take_samples
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.open_console import open_console
@@ -75,12 +76,12 @@ def main(words: Sequence[str]) -> int:
             case ["judge", directory, *workload]:
                 return _judge(Path(directory), *workload)
             case ["repeats", *files] if files:
-                return 0 if _repeats(read_one_machine([Path(file) for file in files])) else 1
+                return ExitCode.GOOD if _repeats(read_one_machine([Path(file) for file in files])) else ExitCode.BAD
     except (InputError, OSError, TypeError) as error:
         print(f"gate_trial: {error}", file=sys.stderr)
-        return 3
+        return ExitCode.BROKEN
     print(__doc__, file=sys.stderr)
-    return 3
+    return ExitCode.BROKEN
 
 
 def _measure(directory: Path, workload: str = "page-access") -> int:
@@ -89,7 +90,7 @@ def _measure(directory: Path, workload: str = "page-access") -> int:
     for trial in TRIALS:
         options = replace(unchanged, sessions=CHANGED, output=directory / trial.name, stand_ins=trial.stand_ins)
         take_samples(options, _hog if trial.is_hogged else lambda _cell: nullcontext())
-    return 0
+    return ExitCode.GOOD
 
 
 def _hog(cell: Cell) -> "nullcontext[None] | _Hog":
@@ -133,7 +134,7 @@ def _judge(directory: Path, workload: str = "page-access") -> int:
         expected = " or ".join(sorted(trial.right))
         table.add_row(trial.what, found.verdict, escape(found.reason), expected, "yes" if is_right else "NO")
     open_console().print(table)
-    return 0 if all(are_right) else 1
+    return ExitCode.GOOD if all(are_right) else ExitCode.BAD
 
 
 def _repeats(samples: SampleSet) -> bool:

@@ -6,7 +6,6 @@ A tree is the kernel's source. ``pages.txt`` has the manual pages that exist, on
 has is printed and not added: then the source in the case is wrong, or the tree is of another version.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -14,8 +13,10 @@ from pathlib import Path
 
 import yaml
 
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.catalogue.catalogued_tests import catalogued_tests
 from hugepage_qa.catalogue.references import References, named_in
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +29,7 @@ HEAD = """\
 
 def main() -> int:
     """Return 0 when all is known or was found, 1 when something exists nowhere, 3 for wrong input."""
-    parser = argparse.ArgumentParser(description="List what the sources of cases name and a kernel tree has.")
+    parser = Parser(description="List what the sources of cases name and a kernel tree has.")
     parser.add_argument("--tree", type=Path, action="append", default=[], help="source of a kernel; several in turn")
     parser.add_argument("--manual", type=Path, help="file with the names of manual pages")
     options = parser.parse_args()
@@ -37,7 +38,7 @@ def main() -> int:
         sources = {entry.source for test in catalogued_tests(ROOT) for entry in test.entries}
     except InputError as error:
         print(f"references: {error}", file=sys.stderr)
-        return 3
+        return ExitCode.BROKEN
     manual = _pages(options.manual) if options.manual else frozenset()
     known = References.known()
     kernel = {file: set(functions) for file, functions in known.kernel.items()}
@@ -55,7 +56,7 @@ def main() -> int:
     LIST.write_text(HEAD + yaml.safe_dump(listed, sort_keys=False, width=120), encoding="utf-8")
     missing = list(_missing(sources))
     print("\n".join(missing) or f"{len(sources)} sources, all known")
-    return 1 if missing else 0
+    return ExitCode.BAD if missing else ExitCode.GOOD
 
 
 def _add(kernel: dict[str, set[str]], file: str, functions: frozenset[str], trees: list[Path]) -> None:

@@ -7,7 +7,6 @@ that puts the machine back is killed, too, and then the next one. Compared is th
 after. Needs root, and a machine on which nobody else changes huge pages meanwhile.
 """
 
-import argparse
 import os
 import random
 import signal
@@ -18,6 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hugepage_qa.cases.result import ExitCode
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.journal import find_journal
 from hugepage_qa.machine.kept_file import read_kept_file
@@ -39,7 +40,7 @@ _MORE_KILLS = 1 / 3
 
 def main() -> int:
     """Run all rounds; the exit code is 0 when the machine was as before after each, and was changed in some."""
-    parser = argparse.ArgumentParser(description="Kill runs at random moments, and see that the next puts all back.")
+    parser = Parser(description="Kill runs at random moments, and see that the next puts all back.")
     parser.add_argument("--times", type=int, default=100, help="rounds (default 100)")
     parser.add_argument("--seconds", type=float, default=2.0, help="the latest moment of a kill (default 2)")
     parser.add_argument("--seed", type=int, default=1, help="of the random moments (default 1)")
@@ -56,7 +57,7 @@ def main() -> int:
             for change in changes:
                 print(f"round {number}: {change}")
     print(f"{good} of {options.times} put back ({cut_off} were killed while the machine was changed)")
-    return 0 if good == options.times and cut_off else 1
+    return ExitCode.GOOD if good == options.times and cut_off else ExitCode.BAD
 
 
 def run_round(
@@ -116,4 +117,4 @@ if __name__ == "__main__":
         sys.exit(main())
     except InputError as error:
         print(f"kill test: {error}", file=sys.stderr)
-        sys.exit(3)
+        sys.exit(ExitCode.BROKEN)

@@ -8,7 +8,6 @@ looked like the reboot that the run had asked for. Compared are the files of the
 the end the kernel's command line of one more boot. Needs what "hugepage-qa lab up" needs; about two minutes a round.
 """
 
-import argparse
 import random
 import subprocess
 import sys
@@ -17,6 +16,8 @@ import time
 from pathlib import Path
 
 from hugepage_qa.cache import cache_directory
+from hugepage_qa.cases.result import ExitCode
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.system.machine_registry import Registry
 from hugepage_qa.qemu.system.system_launch import SystemOptions, bring_up
@@ -36,7 +37,7 @@ FILES = "sha256sum /etc/default/grub /etc/default/grub.d/* /boot/grub/grub.cfg /
 
 def main() -> int:
     """Run all rounds; the exit code is 0 when the machine was as before after each, and was changed in some."""
-    parser = argparse.ArgumentParser(description="Cut the power of runs; the next boot puts all back.")
+    parser = Parser(description="Cut the power of runs; the next boot puts all back.")
     parser.add_argument("--times", type=int, default=5, help="rounds (default 5)")
     parser.add_argument("--seconds", type=float, default=40.0, help="the latest moment of a cut (default 40)")
     parser.add_argument("--seed", type=int, default=1, help="of the random moments (default 1)")
@@ -55,7 +56,7 @@ def main() -> int:
     finally:
         Registry(cache_directory()).drop(machine.record.name)
     print(f"{good} of {options.times} put back ({changed} lost power with arguments of a case)")
-    return 0 if good == options.times and changed else 1
+    return ExitCode.GOOD if good == options.times and changed else ExitCode.BAD
 
 
 def install(machine: SystemMachine) -> None:
@@ -108,4 +109,4 @@ if __name__ == "__main__":
         sys.exit(main())
     except InputError as error:
         print(f"power-cut test: {error}", file=sys.stderr)
-        sys.exit(3)
+        sys.exit(ExitCode.BROKEN)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from hugepage_qa.bench import gate_settings
 from hugepage_qa.bench.workloads import choose_workloads
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.commands.qa_request import GATES, KERNEL, QaRequest
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.static_program import NAMES
@@ -61,10 +62,10 @@ def main() -> int:
         programs = dict.fromkeys(wanted)
     except InputError as error:
         print(f"make qa: {error}", file=sys.stderr)
-        return 3
+        return ExitCode.BROKEN
     for program in programs:
         print(*program, sep="\n")
-    return 0
+    return ExitCode.GOOD
 
 
 def _of_all_plans() -> Iterator[tuple[str, str, str]]:

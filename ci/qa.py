@@ -17,7 +17,7 @@ from rich.console import Console
 from hugepage_qa.bench import gate_settings
 from hugepage_qa.bench.gate_settings import GateSettings
 from hugepage_qa.cases import run_settings
-from hugepage_qa.cases.result import Result, Verdict, exit_code
+from hugepage_qa.cases.result import ExitCode, Result, Verdict, exit_code
 from hugepage_qa.commands.qa_request import GATES, QaRequest
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.protection import protected_machine
@@ -66,16 +66,14 @@ _FOR_TMT = (
 # tmt has the same path on the machine that it provisions, where /tmp is emptied at each boot (file-hierarchy(7))
 _LASTING = "/var/tmp"  # noqa: S108 - a private directory is made there
 
-_UNDECIDED = 2
-_WRONG = 3
 _ROOT = 0
 #: what make says of an exit code that is not 0, and the prompt
 _LINES_OF_MAKE = 2
 _WORDS = {
-    0: "good",
-    1: "BAD: a case failed",
-    _UNDECIDED: "undecided",
-    _WRONG: "WRONG: the suite or its surroundings broke",
+    ExitCode.GOOD: "good",
+    ExitCode.BAD: "BAD: a case failed",
+    ExitCode.UNDECIDED: "undecided",
+    ExitCode.BROKEN: "WRONG: the suite or its surroundings broke",
 }
 
 
@@ -94,13 +92,13 @@ class Finding:
     needs_all: bool = False
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
         """The exit code of make qa."""
         code = exit_code(result.verdict for result in self.results)
         suites = tuple(f"{result.name}/" for result in self.results if result.logs)
         skipped = (result.name for result in self.results if result.verdict is Verdict.SKIP)
         is_open = self.needs_all and any(not name.startswith(suites) for name in skipped)
-        return _UNDECIDED if code == 0 and is_open else code
+        return ExitCode.UNDECIDED if code is ExitCode.GOOD and is_open else code
 
 
 def main() -> int:
@@ -115,7 +113,7 @@ def main() -> int:
         _report(console, request, finding, absent)
     except InputError as error:
         print(f"make qa: {error}", file=sys.stderr)
-        return _WRONG
+        return ExitCode.BROKEN
     return finding.exit_code
 
 

@@ -30,7 +30,7 @@ from hugepage_qa.cases.area_files import LIVE, live_areas, tests_directory
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
 from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.kernel_check import KernelCheck
-from hugepage_qa.cases.result import Result, Verdict, exit_code
+from hugepage_qa.cases.result import ExitCode, Result, Verdict, exit_code
 from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands.check_kernel import AREAS, run_check
 from hugepage_qa.errors import InputError
@@ -49,8 +49,6 @@ AMOUNTS = Amounts(boots=20, operations=400, seed=1)
 
 #: hexadecimal digits that tell kernels, and versions of the cases, apart
 _DIGITS = 12
-_NONE_THERE = 2
-_WRONG = 3
 _SIGINT = 2
 
 
@@ -85,7 +83,7 @@ def main(environment: Mapping[str, str] = os.environ, machines: Machines | None 
             return Survey(say, machines or _throwaway_machines(console, say), case_versions()).run(kernels)
     except InputError as error:
         print(f"make survey: {error}", file=sys.stderr)
-        return _WRONG
+        return ExitCode.BROKEN
     except KeyboardInterrupt:
         print("make survey: stopped; the same command goes on where it was", file=sys.stderr)
         return SIGNALLED + _SIGINT
@@ -118,7 +116,7 @@ class Survey:
             verdicts |= {verdict for verdict, count in record.counts.items() if count}
         there = len(kernels) - len(missing)
         self._say(f"{there} of {len(kernels)} kernels measured{_named('; not there', missing)}")
-        return exit_code(verdicts) if there else _NONE_THERE
+        return exit_code(verdicts) if there else ExitCode.UNDECIDED
 
     def _measure(self, kernel: DebianKernel, place: str) -> SurveyRecord:
         """Return what came of ``kernel``, today or before."""
@@ -231,6 +229,6 @@ if __name__ == "__main__":
     # it takes days: nobody who asks what it does starts it
     if sys.argv[1:]:
         print(__doc__)
-        sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else _WRONG)
+        sys.exit(ExitCode.GOOD if sys.argv[1:] in (["-h"], ["--help"]) else ExitCode.BROKEN)
     exit_on_sigterm()
     sys.exit(main())

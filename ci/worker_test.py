@@ -27,7 +27,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from hugepage_qa.cache import cache_directory
-from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.result import ExitCode, Result, Verdict
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm, run_supervised
 from hugepage_qa.qemu.system.machine_registry import Registry
@@ -61,7 +62,7 @@ class Seen:
 
 def main() -> int:
     """Return 0 when every run went as it must, 1 when one did not, 3 when it could not be tried."""
-    parser = argparse.ArgumentParser(description="Run plans as a CI worker with stock tmt does.")
+    parser = Parser(description="Run plans as a CI worker with stock tmt does.")
     parser.add_argument("--plan", action="append", default=[], help="plan (default functional); several in turn")
     parser.add_argument("--test", default="", help="only the tests whose name matches this expression")
     parser.add_argument("--environment", action="append", default=[], help="NAME=VALUE for the tests; several in turn")
@@ -77,7 +78,7 @@ def main() -> int:
             return _run(options, machine, scratch)
     except InputError as error:
         print(f"worker: {error}", file=sys.stderr)
-        return 3
+        return ExitCode.BROKEN
 
 
 def _run(options: argparse.Namespace, machine: SystemMachine, scratch: Path) -> int:
@@ -91,7 +92,7 @@ def _run(options: argparse.Namespace, machine: SystemMachine, scratch: Path) -> 
         seen = worker.run("injected", "functional", CASE_TEST)
         problems += _print("injected", seen, judge_injected(seen))
     print("the worker saw what it must" if not problems else f"{len(problems)} problems")
-    return 1 if problems else 0
+    return ExitCode.BAD if problems else ExitCode.GOOD
 
 
 class Worker:

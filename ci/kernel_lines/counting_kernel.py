@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ci.seeded_kernel.build_kernel import ROOT, SUITES, build, unpacked
-from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.seeded_source import SeededSource
 
+from hugepage_qa.cases.result import ExitCode
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 
 PLACE = ROOT / "build" / "kernel-lines"
@@ -43,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         build(source, place, [Path(__file__).with_name("lines.config")])
     except InputError as error:
         print(f"counting-kernel: {error}", file=sys.stderr)
-        return BROKEN
+        return ExitCode.BROKEN
     print(f"built {place / 'bzImage'}: python -m ci.kernel_lines.unrun_lines {place / 'bzImage'}")
-    return 0
+    return ExitCode.GOOD
 
 
 def have_counted(source: Path) -> None:

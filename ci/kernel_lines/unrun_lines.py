@@ -15,14 +15,14 @@ from pathlib import Path
 from ci.kernel_lines.arc_counts import added, is_of_one_build
 from ci.kernel_lines.counting_kernel import COUNTED
 from ci.kernel_lines.gcov_report import find_unrun, run_gcov, told
-from ci.seeded_kernel.command_line import BROKEN, Parser
 
 from hugepage_qa.cache import cache_directory, locked, write_atomically
 from hugepage_qa.cases.area_files import LIVE, live_areas
 from hugepage_qa.cases.live_machine import MachinePlan
-from hugepage_qa.cases.result import Verdict
+from hugepage_qa.cases.result import ExitCode, Verdict
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import LiveWanted, ThrowawayRun
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.agent_machine import RunningMachine
 from hugepage_qa.qemu.boards import find_board
@@ -51,9 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = counts.write_report()
     except InputError as error:
         print(f"unrun-lines: {error}", file=sys.stderr)
-        return BROKEN
+        return ExitCode.BROKEN
     print(f"wrote {report}")
-    return 0
+    return ExitCode.GOOD
 
 
 def _run(image: Path, append: str, wanted: LiveWanted, machines: int, counts: "LineCounts") -> None:

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.faults import LONGER_PATHS, SUGGESTED_FIXES, choose, read_faults
 from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import SeededSource
 
 from hugepage_qa.cache import held_alone
+from hugepage_qa.cases.result import ExitCode
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.supervised import exit_on_sigterm
 from hugepage_qa.qemu.apt import AptRoot
@@ -62,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             here = image.choose(faults)
     except InputError as error:
         print(f"seeded-kernel: {error}", file=sys.stderr)
-        return BROKEN
+        return ExitCode.BROKEN
     print(f"built {image.path} with {len(here)} faults")
     print(f"try it: hugepage-qa check-kernel {image.path} --append seeded_fault={here[0].name}")
-    return 0
+    return ExitCode.GOOD
 
 
 def _check(source: SeededSource, count: int, failures: Sequence[str]) -> int:

@@ -22,7 +22,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.detection_table import Outcome, table
 from ci.seeded_kernel.faults import Fault, choose, read_faults
 from ci.seeded_kernel.seeded_image import SeededImage
@@ -34,9 +33,10 @@ from hugepage_qa.cases.area_files import LIVE, live_areas, tests_directory
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.boot.case_groups import choose_groups, groups
 from hugepage_qa.cases.kernel_check import KernelCheck
-from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.result import ExitCode, Result, Verdict
 from hugepage_qa.cases.selection import Selection
 from hugepage_qa.cases.throwaway_run import LiveWanted
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import parse_size
 
@@ -74,13 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     measured.measure(_wanted(faults, measured, everything=True), options.machines)
     except InputError as error:
         print(f"detection: {error}", file=sys.stderr)
-        return BROKEN
+        return ExitCode.BROKEN
     outcomes = [outcome for fault in faults if (outcome := measured.outcome(fault))]
     text = table(outcomes, measured.silent_cases(faults))
     options.kernel.with_name("detection.md").write_text(text, encoding="utf-8")
     found = sum(bool(outcome.found_by) for outcome in outcomes)
     print(f"{found} of {len(outcomes)} faults found: {options.kernel.with_name('detection.md')}")
-    return 0
+    return ExitCode.GOOD
 
 
 def _wanted(faults: Iterable[Fault], measured: "Measured", *, everything: bool) -> dict[str, Wanted]:

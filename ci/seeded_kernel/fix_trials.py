@@ -11,12 +11,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.faults import SUGGESTED_FIXES, Fault, choose, read_faults
 from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import HEALTHY
 
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.cases.upstream.reproduction import Answer, Reproduction, bug_reports, reproduce
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.packages import cache_directory
 
@@ -36,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mended = [fix for fix in fixes if _mends(fix, image)]
     except InputError as error:
         print(f"fix-trials: {error}", file=sys.stderr)
-        return BROKEN
+        return ExitCode.BROKEN
     print(f"{len(mended)} of {len(fixes)} fixes mend their bugs")
-    return 0 if len(mended) == len(fixes) else 1
+    return ExitCode.GOOD if len(mended) == len(fixes) else ExitCode.BAD
 
 
 def _mends(fix: Fault, image: SeededImage) -> bool:

@@ -22,13 +22,14 @@ from pathlib import Path
 from stat import S_IFCHR, S_IFDIR, S_IFREG
 from typing import BinaryIO
 
-from ci.seeded_kernel.command_line import BROKEN, Parser
 from ci.seeded_kernel.faults import Fault, choose, read_faults
 from ci.seeded_kernel.seeded_image import SeededImage
 from ci.seeded_kernel.seeded_source import HEALTHY
 from ci.seeded_kernel.source_edits import constant
 
 from hugepage_qa.cache import cache_directory, scratch_directory, write_atomically
+from hugepage_qa.cases.result import ExitCode
+from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.static_program import build_static
 from hugepage_qa.qemu.boards import find_board
@@ -90,10 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{fault.name}: {seen.shown.value}: {seen.healthy!r} -> {seen.seeded!r}", flush=True)
     except InputError as error:
         print(f"proofs: {error}", file=sys.stderr)
-        return BROKEN
+        return ExitCode.BROKEN
     live = [fault for fault in faults if kept.is_live(fault)]
     print(f"{len(live)} of {len(faults)} faults are live")
-    return 0 if len(live) == len(faults) else 1
+    return ExitCode.GOOD if len(live) == len(faults) else ExitCode.BAD
 
 
 class Kept:

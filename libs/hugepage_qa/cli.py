@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import click
 
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.commands.command_parts import LazyGroup
 from hugepage_qa.errors import InputError
 
-_INPUT_WRONG = 3
 _INTERRUPTED = 130
 #: the libraries that write to our output
 _PRINTERS = ("click", "rich")
@@ -50,11 +50,11 @@ def main() -> None:
         hugepage_qa.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
-        sys.exit(_INPUT_WRONG)
+        sys.exit(ExitCode.BROKEN)
     except BrokenPipeError:
         # the reader of our output has gone
         _drop_output()
-        sys.exit(_INPUT_WRONG)
+        sys.exit(ExitCode.BROKEN)
     except OSError as error:
         _fail(_what_failed(error))
     except InputError as error:
@@ -86,4 +86,4 @@ def _drop_output() -> None:
 def _fail(message: str) -> None:
     line = " ".join(message.split())
     click.echo(f"hugepage-qa: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + '...'}", err=True)
-    sys.exit(_INPUT_WRONG)
+    sys.exit(ExitCode.BROKEN)

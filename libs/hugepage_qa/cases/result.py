@@ -67,17 +67,33 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=_FROM_HARMLESS_TO_GRAVE.index, default=Verdict.PASS)
 
 
-def exit_code(verdicts: Iterable[Verdict]) -> int:
-    """Return the exit code of a run: 0 good, 1 the product is bad, 2 nothing was decided, 3 the tool broke.
+class ExitCode(enum.IntEnum):
+    """How every command of the suite ends, ``make qa`` and those in ``ci`` among them."""
+
+    GOOD = 0
+    BAD = 1
+    #: nothing was decided
+    UNDECIDED = 2
+    #: the tool, its input or its surroundings are wrong
+    BROKEN = 3
+
+    @property
+    def word(self) -> str:
+        """What reports say: good, bad, undecided or broken."""
+        return self.name.lower()
+
+
+def exit_code(verdicts: Iterable[Verdict]) -> ExitCode:
+    """Return the exit code of a run.
 
     A failure is one whatever broke beside it. Nothing at all is an error of the tool: it may not look like a pass.
     """
     seen = set(verdicts)
     if Verdict.FAIL in seen:
-        return 1
+        return ExitCode.BAD
     if Verdict.ERROR in seen or not seen:
-        return 3
-    return 0 if seen & {Verdict.PASS, Verdict.KNOWN} else 2
+        return ExitCode.BROKEN
+    return ExitCode.GOOD if seen & {Verdict.PASS, Verdict.KNOWN} else ExitCode.UNDECIDED
 
 
 def one_line(text: str) -> str:

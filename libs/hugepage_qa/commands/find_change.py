@@ -10,11 +10,10 @@ import click
 
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.outcome_change import Candidate, ChangeSearch, find_trial, kernels_in, kernels_of_suite
-from hugepage_qa.cases.result import Result, one_line
+from hugepage_qa.cases.result import ExitCode, Result, one_line
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
 from hugepage_qa.errors import InputError
 
-_NOTHING_DECIDED = 2
 #: a change is one between two kernels
 _FEWEST = 2
 
@@ -55,7 +54,7 @@ def find_change(
     search = ChangeSearch(len(candidates), attempt)
     search.run(every=every)
     click.echo(_conclusion(search, candidates))
-    sys.exit(0 if len(search.decided) >= _FEWEST else _NOTHING_DECIDED)
+    sys.exit(ExitCode.GOOD if len(search.decided) >= _FEWEST else ExitCode.UNDECIDED)
 
 
 def _candidates(

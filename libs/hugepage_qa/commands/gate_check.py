@@ -22,7 +22,7 @@ from hugepage_gate.sample_files import read_one_machine
 from hugepage_gate.samples import SampleSet, exit_code, verdict_on_all
 from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import ACCEPT, BLOCKS, MEANING, GateSettings
-from hugepage_qa.cases.result import Result, Verdict, one_line
+from hugepage_qa.cases.result import ExitCode, Result, Verdict, one_line
 from hugepage_qa.commands.gate_measure import Measured, MeasureOptions, take_samples
 from hugepage_qa.commands.gate_options import html_renderer, make_policy
 from hugepage_qa.durable import write_durably
@@ -86,7 +86,6 @@ _SPARE = 2
 _SUBJECT = "kernel"
 #: more sessions can change these no more
 _DECIDED = frozenset({GateVerdict.PASS, GateVerdict.IMPROVED, GateVerdict.REGRESSED, GateVerdict.NOT_COMPARABLE})
-_WRONG = 3
 
 
 @click.command(
@@ -166,7 +165,7 @@ class _Check:
             comparisons = self._look(measured)
         self._report(comparisons, measured)
         if measured.unrestored:
-            return _WRONG
+            return ExitCode.BROKEN
         return exit_code(verdict_on_all(one.verdict for one in comparisons))
 
     @property

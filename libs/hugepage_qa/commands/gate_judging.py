@@ -18,7 +18,7 @@ from hugepage_gate.gate_policy import Policy
 from hugepage_gate.run_history import DIRECTORY, keep_run
 from hugepage_gate.sample_files import read_one_machine, read_samples
 from hugepage_gate.samples import SampleSet
-from hugepage_qa.cases.result import one_line
+from hugepage_qa.cases.result import ExitCode, one_line
 from hugepage_qa.commands.gate_options import (
     OutputFile,
     Share,
@@ -92,10 +92,9 @@ def accept_command(
     for one in accepted:
         click.echo(_accepted_line(one))
     outcomes = {one.outcome for one in accepted}
-    sys.exit(_WORSE if Outcome.REFUSED in outcomes else _OPEN if Outcome.WAITS in outcomes else 0)
-
-
-_WORSE, _OPEN = 1, 2
+    if Outcome.REFUSED in outcomes:
+        sys.exit(ExitCode.BAD)
+    sys.exit(ExitCode.UNDECIDED if Outcome.WAITS in outcomes else ExitCode.GOOD)
 
 
 def _accepted_line(one: Accepted) -> str:

@@ -18,15 +18,13 @@ from hugepage_qa.bench.measured_environment import read_environment, read_subjec
 from hugepage_qa.bench.measurement import Measurement, Plan, sample_document
 from hugepage_qa.bench.workload import Cell, Workload
 from hugepage_qa.bench.workloads import PROFILES, USUAL, WORKLOADS, choose_workloads
-from hugepage_qa.cases.result import one_line
+from hugepage_qa.cases.result import ExitCode, one_line
 from hugepage_qa.cases.run_settings import draw_seed
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.machine.kept_file import Repair
 from hugepage_qa.machine.protection import protected_machine, require_root
 from hugepage_qa.report.terminal import progress_bar
-
-_NOTHING_MEASURED, _WRONG = 2, 3
 
 #: databases are too large for memory, and a user without rights has to come there: /tmp may be a private one of root
 _DISK = Path("/var/tmp")  # noqa: S108 - a private directory is made there
@@ -118,11 +116,11 @@ class Measured:
     unrestored: tuple[Repair, ...]
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
         """0 measured, 2 nothing was, 3 the machine is not as it was."""
         if self.unrestored:
-            return _WRONG
-        return 0 if self.files else _NOTHING_MEASURED
+            return ExitCode.BROKEN
+        return ExitCode.GOOD if self.files else ExitCode.UNDECIDED
 
 
 def take_samples(

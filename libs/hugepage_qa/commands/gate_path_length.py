@@ -25,7 +25,7 @@ from hugepage_qa.bench.counted_kernels import (
 )
 from hugepage_qa.bench.shorter_paths import no_shorter_paths
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
-from hugepage_qa.cases.result import Result, one_line
+from hugepage_qa.cases.result import ExitCode, Result, one_line
 from hugepage_qa.cases.result import Verdict as Outcome
 from hugepage_qa.cases.verdicts import BY_THE_KERNEL
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
@@ -45,7 +45,6 @@ _FEWEST, _USUAL, _MOST = 3, 3, 20
 _MARGIN = 0.03
 #: for the mean of all rounds: a timer interrupt in one of 25, of the shortest operation, is 2 % of it
 _SLOW_MARGIN = 0.1
-_BAD, _UNDECIDED = 1, 2
 _REPORT = "report.md"
 #: the result of what needs no other kernel
 _SHORTER = "/path-length/shorter-on-huge-pages"
@@ -98,7 +97,7 @@ def path_length(
     data = os.environ.get("TMT_TEST_DATA")
     if data and not (others or suites):
         write_results([Result("/", Outcome.SKIP, ("HUGEPAGE_QA_AGAINST: no kernel to compare with",))], Path(data))
-        sys.exit(_UNDECIDED)
+        sys.exit(ExitCode.UNDECIDED)
     if kernel is not None and (package or suite):
         raise InputError("KERNEL and --package or --suite: expected one kernel, leave out the one or the other")
     if not (others or suites):
@@ -141,7 +140,7 @@ def path_length(
             results = [result for one in comparisons for result in comparison_results(one, logs)]
             outcome = Outcome.FAIL if long_paths else Outcome.PASS
             write_results([*results, Result(_SHORTER, outcome, tuple(long_paths))], Path(data))
-    sys.exit(_BAD if long_paths else exit_code(verdict_on_all(one.verdict for one in comparisons)))
+    sys.exit(ExitCode.BAD if long_paths else exit_code(verdict_on_all(one.verdict for one in comparisons)))
 
 
 def path_policy(margin: float = _MARGIN) -> Policy:
@@ -177,7 +176,7 @@ def _told_to_tmt(data: str | None, kernel: CountedKernel, say: Callable[[str], N
         if not is_bad:
             raise InputError(str(error)) from error
         say(one_line(f"regressed: {error}"))
-        sys.exit(_BAD)
+        sys.exit(ExitCode.BAD)
 
 
 def _count(

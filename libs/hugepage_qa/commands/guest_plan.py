@@ -10,6 +10,7 @@ import click
 
 from hugepage_qa.cases.guest.page_commands import advice
 from hugepage_qa.cases.guest.page_plan import GuestPlan, plan_for_any_host, plan_for_machine, plan_for_pool
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.tree import DirectoryTree
@@ -17,7 +18,6 @@ from hugepage_qa.qemu.guest.foreign_domain import LONGEST, WantedGuest, defined_
 from hugepage_qa.qemu.guest.guest_description import Cell, pages_of_cells
 from hugepage_qa.sizes import MIB, format_size, parse_size
 
-_NOT_READY = 1
 _MOST_GUESTS = 10_000
 #: that are told one by one
 _REFUSALS = 10
@@ -88,7 +88,7 @@ def plan(
     else:
         found = plan_for_machine(guests, tree)
     _print(guests, found, default)
-    sys.exit(0 if found.is_met else _NOT_READY)
+    sys.exit(ExitCode.GOOD if found.is_met else ExitCode.BAD)
 
 
 def _expect_page(page: int | None) -> int:

@@ -11,7 +11,7 @@ import click
 
 from hugepage_qa.cases.reboot.reboot_chain import Chain
 from hugepage_qa.cases.reboot.reboot_machine import MachineUnderTest
-from hugepage_qa.cases.result import Result, Verdict, exit_code, one_line
+from hugepage_qa.cases.result import ExitCode, Result, Verdict, exit_code, one_line
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.protection import require_root
 from hugepage_qa.report.avocado_results import JOB
@@ -49,7 +49,7 @@ def reboot_cases(names: tuple[str, ...]) -> None:
         # the other results stay as the last boot has left them; tmt shows them beside this one
         write_results([*results, Result(JOB, Verdict.ERROR, (one_line(str(error)),))], data)
         raise
-    sys.exit(0 if rebooting else exit_code(result.verdict for result in results))
+    sys.exit(ExitCode.GOOD if rebooting else exit_code(result.verdict for result in results))
 
 
 def _tmt() -> tuple[Path, str]:

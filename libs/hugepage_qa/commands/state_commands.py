@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.boot_loader.find_loader import find_boot_loader
 from hugepage_qa.machine.journal import Journal, find_journal, read_boot_id
@@ -19,8 +20,6 @@ from hugepage_qa.machine.saved_state import MachineState, Record
 from hugepage_qa.machine.snapshot import Snapshot, differences
 
 _ROOT = Path("/")
-
-_NOT_PUT_BACK = 1
 
 
 @click.group(epilog="Example: hugepage-qa state save; echo 64 > /proc/sys/vm/nr_hugepages; hugepage-qa state restore")
@@ -68,7 +67,7 @@ def restore_command(boot: bool) -> None:
         click.echo(str(line))
     if restoration.unrestored:
         click.echo(f"what was not put back stays in {journal.path}: try again, or reboot and remove it")
-        sys.exit(_NOT_PUT_BACK)
+        sys.exit(ExitCode.BAD)
     click.echo(f"the machine is as run {record.run_id} found it")
 
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hugepage_qa.cases.result import NameParts, Verdict, name_parts
+from hugepage_qa.cases.result import ExitCode, NameParts, Verdict, name_parts
 from hugepage_qa.report.merged_runs import Table
 from hugepage_qa.report.run_directory import MergedCase, Run
 
@@ -30,9 +30,11 @@ class Comparison:
     untried: int
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
         """0 nothing ended differently, 1 a case did, 2 no case was run twice."""
-        return 1 if self.differences else 0 if self.common else 2
+        if self.differences:
+            return ExitCode.BAD
+        return ExitCode.GOOD if self.common else ExitCode.UNDECIDED
 
 
 def compare(runs: Sequence[Run]) -> Comparison:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hugepage_qa.cases.result import BAD, Verdict, exit_code, rule_of, untested_rules
+from hugepage_qa.cases.result import BAD, ExitCode, Verdict, exit_code, rule_of, untested_rules
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.fill_template import fill_template
 from hugepage_qa.report.run_directory import MergedCase, Run, read_run_directory
@@ -89,7 +89,7 @@ class MergedReport:
         return total
 
     @property
-    def exit_code(self) -> int:
+    def exit_code(self) -> ExitCode:
         """0 good, 1 a case failed, 2 all were skipped, 3 the suite or its surroundings broke."""
         return exit_code(self.totals)
 
@@ -156,7 +156,6 @@ def _reason(case: MergedCase) -> str:
 _SHOWN_RUNS = 3
 _SHOWN_SKIPS = 30
 
-_WORDS = {0: "good", 1: "bad", 2: "undecided", 3: "broken"}
 _COLUMNS = (Verdict.PASS, Verdict.KNOWN, Verdict.FAIL, Verdict.ERROR, Verdict.SKIP)
 
 
@@ -174,7 +173,7 @@ def headline(report: MergedReport) -> str:
     """Return the verdict and the counts in one line."""
     counts = ", ".join(f"{report.totals[outcome]} {outcome}" for outcome in _COLUMNS if report.totals.get(outcome))
     untested = f"; rules that no run tested: {len(report.untested)}" if report.untested else ""
-    return f"{_WORDS[report.exit_code]}: {len(report.runs)} runs, {counts}{untested}"
+    return f"{report.exit_code.word}: {len(report.runs)} runs, {counts}{untested}"
 
 
 def tables(report: MergedReport, samples: Sequence[SampleSummary]) -> list[Table]:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from ci import gate_kernel
-from ci.gate_kernel import WORDS, Step, choose, main
+from ci.gate_kernel import Step, choose, main
 from tests.bench.made_up_runs import MadeUpRun
 
+from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu import packages
 from hugepage_qa.qemu.kernel_image import KernelImage
@@ -122,10 +123,10 @@ def test_what_no_case_tells_is_in_verdict_and_summary(
     run: gate_kernel.Runner, code: int, line: str, kernel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(kernel), "--output", str(tmp_path / "report")], run) == code
-    assert f"(exit code {code}); plan kernel: {WORDS[code]}; report: " in capsys.readouterr().out
+    assert f"(exit code {code}); plan kernel: {ExitCode(code).word}; report: " in capsys.readouterr().out
     assert line in (tmp_path / "report" / "report.md").read_text(encoding="utf-8").replace("\\", "")
     document = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
-    assert document["about"] == f"{kernel}: plan kernel: {WORDS[code]}"
+    assert document["about"] == f"{kernel}: plan kernel: {ExitCode(code).word}"
     assert line in str(document)
 
 

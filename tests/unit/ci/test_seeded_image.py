@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 from ci.seeded_kernel import detection, seeded_image
-from ci.seeded_kernel.command_line import BROKEN
 from ci.seeded_kernel.detection import Measured
 from ci.seeded_kernel.faults import EditOfVersions, Fault, Proof
 from ci.seeded_kernel.proofs import Kept, Seen, Shown
 from ci.seeded_kernel.seeded_image import SeededImage
 
 from hugepage_qa.cache import held_alone
-from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.cases.result import ExitCode, Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.kernel_image import KernelImage
 
@@ -114,7 +113,7 @@ def test_two_measurements_do_not_write_one_file(
     monkeypatch.setattr(detection, "_run", lambda *_: pytest.fail("it went on"))
     monkeypatch.setattr(detection, "read_faults", lambda: (FAULT, OTHER))
     with held_alone(image.path.parent, "build"):
-        assert detection.main([str(image.path)]) == BROKEN
+        assert detection.main([str(image.path)]) == ExitCode.BROKEN
     assert "another build or measurement is under way" in capsys.readouterr().err
 
 

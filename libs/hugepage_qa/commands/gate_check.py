@@ -3,9 +3,8 @@
 import getpass
 import json
 import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,76 +15,33 @@ from hugepage_gate.baseline_file import FEWEST_BLOCKS
 from hugepage_gate.baseline_store import BaselineStore
 from hugepage_gate.block_summary import summarise_set
 from hugepage_gate.compare_suites import Terms, compare, margins
-from hugepage_gate.comparison import Comparison, MetricResult, as_json
+from hugepage_gate.comparison import Comparison, as_json
 from hugepage_gate.environment import env_id
 from hugepage_gate.sample_files import read_one_machine
 from hugepage_gate.samples import SampleSet, exit_code, verdict_on_all
 from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import ACCEPT, BLOCKS, MEANING, GateSettings
-from hugepage_qa.cases.result import ExitCode, Result, Verdict, one_line
+from hugepage_qa.cases.result import ExitCode, Result, Verdict
 from hugepage_qa.commands.gate_measure import Measured, MeasureOptions, take_samples
 from hugepage_qa.commands.gate_options import html_renderer, make_policy
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.report.comparison_screen import print_screen
 from hugepage_qa.report.gate_page import GatePage, make_page
+from hugepage_qa.report.gate_results import comparison_results, skipped_results
 from hugepage_qa.report.gate_run import AGAIN, samples_in
-from hugepage_qa.report.gate_tables import percent, render_markdown, why
+from hugepage_qa.report.gate_tables import render_markdown
 from hugepage_qa.report.next_step import Ways, next_step
 from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.tmt_results import write_results
-
-_GOOD = frozenset({GateVerdict.PASS, GateVerdict.IMPROVED})
-
-
-def outcome_of(verdict: GateVerdict) -> Verdict:
-    """Return the outcome that a verdict is to tmt; what decides nothing is a skip."""
-    if verdict in _GOOD:
-        return Verdict.PASS
-    return Verdict.FAIL if verdict is GateVerdict.REGRESSED else Verdict.SKIP
-
-
-def comparison_results(comparison: Comparison, logs: tuple[Path, ...]) -> Iterator[Result]:
-    """Yield the result of the suite, which carries ``logs``, and those of its metrics.
-
-    Metrics that are only reported are in the reports alone: they have no say.
-    """
-    reasons = (f"{comparison.verdict}: {comparison.reason}", *map(str, comparison.differences), *comparison.notes)
-    yield Result(f"/{comparison.suite}", outcome_of(comparison.verdict), tuple(map(one_line, reasons)), logs=logs)
-    for one in comparison.results:
-        if one.gates:
-            yield Result(_name(comparison.suite, one), outcome_of(one.verdict), (_note(one),))
-
-
-def skipped_results(skipped: dict[str, str]) -> Iterator[Result]:
-    """Yield a result for each workload or configuration that could not be measured."""
-    for name, reason in skipped.items():
-        yield Result(f"/{_word(name)}/measured", Verdict.SKIP, (one_line(f"not measured: {reason}"),))
-
-
-def _name(suite: str, one: MetricResult) -> str:
-    words = (suite, one.metric, _word(one.configuration), _word(one.estimand))
-    return "".join(f"/{word}" for word in words if word)
-
-
-def _word(text: str) -> str:
-    return re.sub(r"[^\w.=,+-]+", "-", text).strip("-")
-
-
-def _note(one: MetricResult) -> str:
-    if one.change is None:
-        return one_line(f"{one.verdict}: {one.name}: {why(one)}")
-    own = one.own_change or one.change
-    estimate, lower, upper = map(percent, (own.estimate, own.lower, own.upper))
-    return one_line(f"{one.verdict}: {one.name}: {estimate} ({lower} to {upper}), margin {one.margin:.1%}; {why(one)}")
-
 
 #: lines of the screen that are left to the command itself and to the prompt
 _SPARE = 2
 #: what is judged, whatever else is recorded of the programs
 _SUBJECT = "kernel"
+_GOOD = frozenset({GateVerdict.PASS, GateVerdict.IMPROVED})
 #: more sessions can change these no more
-_DECIDED = frozenset({GateVerdict.PASS, GateVerdict.IMPROVED, GateVerdict.REGRESSED, GateVerdict.NOT_COMPARABLE})
+_DECIDED = _GOOD | {GateVerdict.REGRESSED, GateVerdict.NOT_COMPARABLE}
 
 
 @click.command(
@@ -245,6 +201,6 @@ class _Check:
         )
         if comparisons:
             print_screen(open_console(), comparisons, pages, next_step(comparisons, ways), _SPARE)
-        self.results += skipped_results(dict(measured.skipped))
+        self.results += skipped_results(measured.skipped)
         if measured.unrestored:
             self.results.append(Result("/", Verdict.ERROR, tuple(map(str, measured.unrestored))))

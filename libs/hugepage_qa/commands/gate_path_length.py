@@ -29,12 +29,12 @@ from hugepage_qa.cases.result import ExitCode, Result, one_line
 from hugepage_qa.cases.result import Verdict as Outcome
 from hugepage_qa.cases.verdicts import BY_THE_KERNEL
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
-from hugepage_qa.commands.gate_check import comparison_results
 from hugepage_qa.commands.gate_options import Share
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.packages import cache_directory, open_kernel
 from hugepage_qa.report.comparison_screen import print_comparison
+from hugepage_qa.report.gate_results import comparison_results
 from hugepage_qa.report.gate_tables import path_table, render_markdown
 from hugepage_qa.report.open_console import open_console
 from hugepage_qa.report.tmt_results import write_results

@@ -10,8 +10,9 @@ from hugepage_gate.samples import Direction
 from hugepage_gate.samples import Verdict as GateVerdict
 from hugepage_qa.bench.gate_settings import GateSettings
 from hugepage_qa.cases.result import Verdict
-from hugepage_qa.commands.gate_check import comparison_results, is_decided, outcome_of, skipped_results
+from hugepage_qa.commands.gate_check import is_decided
 from hugepage_qa.errors import InputError
+from hugepage_qa.report.gate_results import comparison_results, outcome_of, skipped_results
 
 
 def result(

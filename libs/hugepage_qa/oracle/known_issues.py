@@ -18,7 +18,7 @@ class Quirk(Enum):
     GIGANTIC_COUNTED_TWICE = "gigantic-counted-twice"
     GIGANTIC_NODE_FALLBACK = "gigantic-node-fallback"
     COUNT_NOT_RESERVED = "count-not-reserved"
-    IMPLICIT_KEEPS_NODES = "implicit-count-keeps-nodes"
+    IMPLICIT_COUNT_KEEPS_NODES = "implicit-count-keeps-nodes"
     SHMEM_DENY_LOST = "shmem-deny-lost"
     SHMEM_FORCE_REFUSED = "shmem-force-refused"
     CMA_SHARE_UNROUNDED = "cma-share-unrounded"
@@ -44,6 +44,9 @@ class Quirk(Enum):
     REFUSALS_WITH_SWAP_UNCOUNTED = "refusals-with-swap-uncounted"
     PRIVATE_SWAP_UNTOLD = "private-swap-untold"
     EXCLUSIVE_BY_FIRST_PAGE = "exclusive-by-first-page"
+    ZEROES_LOSE_MARKS = "zeroes-lose-marks"
+    HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
+    MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"
@@ -96,9 +99,6 @@ class Quirk(Enum):
     LEFT_PAGE_UNTOLD = "left-page-untold"
     BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
-    ZEROES_LOSE_MARKS = "zeroes-lose-marks"
-    HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
-    MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
     MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"
     REFUSED_CHARGE_NEVER_ENDS = "refused-charge-never-ends"
 
@@ -194,7 +194,7 @@ KNOWN_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.192, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
         ),
         KnownIssue(
-            quirk=Quirk.IMPLICIT_KEEPS_NODES,
+            quirk=Quirk.IMPLICIT_COUNT_KEEPS_NODES,
             summary="a count given first as hugepages= is cut to what a later hugepagesz= pair named for nodes",
             example="`hugepages=4 hugepagesz=2M hugepages=0:1 default_hugepagesz=2M` reserves 1 page instead of the 4 "
             "that cannot be overwritten. Where memory falls short of the node counts vm.nr_hugepages can wrap below 0: "

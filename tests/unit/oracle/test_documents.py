@@ -109,7 +109,7 @@ def test_asking_for_everything_may_exhaust_memory(make_machine: MakeMachine) -> 
         ("hugepagesz=1G hugepagesz=2M default_hugepagesz=1G hugepages=1", "6.1", Quirk.DEFAULT_SIZE_NAMED_BEFORE),
         ("hugepages=1 default_hugepagesz=1G hugepages=2", "6.1", Quirk.GIGANTIC_COUNTED_TWICE),
         ("hugepages=0:16,0:8", "6.1", Quirk.COUNT_NOT_RESERVED),
-        ("hugepages=4 hugepagesz=2M hugepages=0:1 default_hugepagesz=2M", "7.2", Quirk.IMPLICIT_KEEPS_NODES),
+        ("hugepages=4 hugepagesz=2M hugepages=0:1 default_hugepagesz=2M", "7.2", Quirk.IMPLICIT_COUNT_KEEPS_NODES),
         ("transparent_hugepage_shmem=deny", "7.2", Quirk.SHMEM_DENY_LOST),
         ("transparent_hugepage_shmem=force", "7.2", Quirk.SHMEM_FORCE_REFUSED),
     ],
@@ -124,7 +124,7 @@ def test_known_issue_changes_the_prediction(make_machine: MakeMachine, words: st
 def test_what_is_shown_of_known_issues_wraps_below_zero(make_machine: MakeMachine) -> None:
     words = "hugepages=4 hugepagesz=1G hugepages=1:40 default_hugepagesz=1G"
     machine = make_machine(memory="3G,4G", version="7.3")
-    both = frozenset({Quirk.IMPLICIT_KEEPS_NODES, Quirk.COUNT_NOT_RESERVED})
+    both = frozenset({Quirk.IMPLICIT_COUNT_KEEPS_NODES, Quirk.COUNT_NOT_RESERVED})
     prediction = predict(words, machine, both)
     reserved, shown = value(prediction, TOTAL_1G), value(prediction, "vm/nr_hugepages")
     assert isinstance(reserved, Between)

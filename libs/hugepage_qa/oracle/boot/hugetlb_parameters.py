@@ -218,8 +218,8 @@ class _Parser:
     def _take_implicit_count(self, count: _Count) -> None:
         nodes = dict(self._implicit.nodes)
         if self._machine.version >= EARLY_PARAMETERS and set(count.nodes) - set(nodes):
-            self._relevant.add(Quirk.IMPLICIT_KEEPS_NODES)
-            if Quirk.IMPLICIT_KEEPS_NODES in self._follow:
+            self._relevant.add(Quirk.IMPLICIT_COUNT_KEEPS_NODES)
+            if Quirk.IMPLICIT_COUNT_KEEPS_NODES in self._follow:
                 nodes = count.nodes | nodes
         count.total = self._implicit.total
         count.nodes = nodes

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.counted_states import (
@@ -134,8 +135,7 @@ def of_the_machine(live: Live) -> None:
     directories = node_directories(live.host)
 
     def shown() -> Shown:
-        # what each CPU has counted for itself is added up now
-        live.host.write("proc/sys/vm/stat_refresh", "1")
+        add_up_counters(live)
         tree = ObservedTree(live.host)
         meminfo, zones = read_meminfo(tree), read_vmstat(tree)
         found = {

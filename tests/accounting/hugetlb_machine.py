@@ -5,6 +5,7 @@ import mmap
 import re
 from itertools import product
 
+from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import get_segment, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -322,8 +323,7 @@ def _direct_map(live: Live) -> int:
 
 
 def _vmstat(live: Live) -> dict[str, int]:
-    # counters of nodes are kept per CPU and added up now and then; this adds them up now
-    live.host.write("proc/sys/vm/stat_refresh", "1")
+    add_up_counters(live)
     return read_vmstat(ObservedTree(live.host))
 
 

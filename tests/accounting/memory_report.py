@@ -6,6 +6,7 @@ Each amount in it is held against the file of the kernel that tells the same, wi
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
@@ -147,8 +148,7 @@ def _fill(live: Live, node: int, memories: tuple[Memory, Memory]) -> None:
 
 
 def _report(live: Live) -> MemoryReport:
-    # what each processor has counted for itself is added up now
-    live.host.write("proc/sys/vm/stat_refresh", "1")
+    add_up_counters(live)
     return read_memory_report(ask_for_report(live))
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -53,8 +54,7 @@ def _adds_up(counted: Counted) -> bool:
 
 def _counted(live: Live) -> Counted:
     """Return what is counted of huge pages for the machine, and for all of its nodes, by counter."""
-    # what each processor has counted for itself is added up now
-    live.host.write("proc/sys/vm/stat_refresh", "1")
+    add_up_counters(live)
     tree = ObservedTree(live.host)
     of_machine = read_vmstat(tree)
     nodes = [read_vmstat(tree, f"{at}/vmstat") for at in node_directories(tree).values()]

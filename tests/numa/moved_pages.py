@@ -5,6 +5,7 @@ import mmap
 import signal
 from collections.abc import Mapping
 
+from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -64,8 +65,7 @@ def a_moved_page_in_nr_hugetlb(live: Live) -> None:
 
 def _nr_hugetlb(live: Live, node: int) -> int:
     """Return what a node counts as in use by huge pages, in bytes."""
-    # counters of nodes are kept per CPU and added up now and then; this adds them up now
-    live.host.write("proc/sys/vm/stat_refresh", "1")
+    add_up_counters(live)
     path = f"{node_directories(live.host)[node]}/vmstat"
     return read_vmstat(ObservedTree(live.host), path)["nr_hugetlb"] * live.base_page
 

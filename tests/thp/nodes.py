@@ -6,6 +6,7 @@ from functools import partial
 from itertools import pairwise, product
 
 from hugepage_qa.cases import memory_policy
+from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import Live
@@ -381,8 +382,7 @@ def _shared_of(node: int) -> tuple[str, ...]:
 
 def _read_counters(live: Live) -> dict[str, int]:
     """Return what huge pages each node shows, in bytes, and the counters of /proc/vmstat."""
-    # the counters of each CPU are added up now, not within the next second
-    live.host.write("proc/sys/vm/stat_refresh", "1")
+    add_up_counters(live)
     tree = ObservedTree(live.host)
     shown = {node: read_meminfo(tree, f"{node_directories(live.host)[node]}/meminfo") for node in live.nodes}
     names = ("AnonHugePages", "Shmem", *_SHARED)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import not_
 
+from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_of_others import free_bytes
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
@@ -90,8 +91,7 @@ class MemoryAccount:
 
 def read_account(live: Live) -> MemoryAccount:
     """Return what the kernel counts now. Raises InputError for a file of an unknown form."""
-    # what each processor has counted for itself is added up now
-    live.host.write("proc/sys/vm/stat_refresh", "1")
+    add_up_counters(live)
     tree = ObservedTree(live.host)
     meminfo, of_all, free = read_meminfo(tree), read_vmstat(tree), free_bytes(live)
     counters: dict[str, int] = {}

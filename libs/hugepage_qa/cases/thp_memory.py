@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage, tell, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -136,8 +137,7 @@ def map_aligned(
 
 def read_counters(live: Live) -> dict[str, int]:
     """Return the lines of /proc/meminfo (bytes) and the counters of /proc/vmstat."""
-    # the counters of each CPU are added up now, not within the next second
-    live.host.write("proc/sys/vm/stat_refresh", "1")
+    add_up_counters(live)
     return {**read_vmstat(ObservedTree(live.host)), **read_meminfo(ObservedTree(live.host))}
 
 

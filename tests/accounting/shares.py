@@ -187,7 +187,7 @@ def kinds(live: Live) -> None:
             continue
         memory = kind.make(live)
         if locked:
-            memory.actor.call("mlock", memory.address, memory.length)
+            memory.lock()
         children = [memory.seen_by(memory.actor.fork()) for _child in range(processes - 1)]
         for child in children:
             # which of it but anonymous memory it has from now on alone

@@ -298,13 +298,13 @@ def _filled(live: Live, memory: Memory) -> Memory:
     """Fill memory in huge pages, which nobody reclaims from then on. Raises CannotRun where it is too fragmented."""
     memory.fill()
     need_blocks(live, memory)
-    memory.actor.call("mlock", memory.address, memory.length)
+    memory.lock()
     return memory
 
 
 def _give_back(memory: Memory, *, shared: bool) -> None:
     """Give back all of memory, what a file has of it, too."""
-    memory.actor.call("munlock", memory.address, memory.length)
+    memory.unlock()
     memory.advise(mmap.MADV_REMOVE if shared else mmap.MADV_DONTNEED)
     memory.unmap()
 

@@ -181,7 +181,7 @@ def _locked_huge_pages(live: Live) -> Memory:
 
 
 def _locked(memory: Memory) -> Memory:
-    memory.actor.call("mlock", memory.address, memory.length)
+    memory.lock()
     return memory
 
 

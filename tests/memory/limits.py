@@ -133,7 +133,7 @@ def locked_size(live: Live) -> None:
         limit_locked_memory(live, actor, 0)
         live.expect_errno(errno.EPERM, actor.call, "mlock", memory.address, live.base_page)
         live.expect_errno(errno.EPERM, live.map, 1, actor, shared=shared, flags=flags)
-        actor.call("munlock", memory.address, memory.length)
+        memory.unlock()
         live.expect_pool(nr=4, free=2)
         actor.end()
         live.expect_pool(nr=4, free=4)

@@ -228,7 +228,7 @@ def _taken_at_once(live: Live, file: HugeFile, way: str, *, shared: bool, prot: 
     memory = file.map(2, shared=shared, prot=prot, flags=flags)
     match way:
         case "mlock":
-            memory.actor.call("mlock", memory.address, memory.length)
+            memory.lock()
         case "mlock2":
             memory.actor.call("mlock2", memory.address, memory.length, 0)
         case "MCL_CURRENT":

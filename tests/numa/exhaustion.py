@@ -12,7 +12,7 @@ from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.struct_pages import OPTIMIZE
 from hugepage_qa.cases.thp_memory import MIN_FREE
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
-from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, PR_SET_THP_DISABLE
+from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
@@ -160,7 +160,7 @@ def _put_together(live: Live, *, locked: bool) -> None:
     memory.actor.discard(memory.address, memory.length, _GRAIN, hole)
     if locked:
         # and the holes stay holes
-        memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+        memory.lock_on_fault()
     pages = kept + int(_ASKED * free) // live.size
     live.reserve(pages, node, movable=True)
     live.expect_pool(nr=pages, free=pages)

@@ -26,7 +26,6 @@ from hugepage_qa.kernel.uapi import (
     MADV_DONTNEED_LOCKED,
     MADV_PAGEOUT,
     MADV_WIPEONFORK,
-    MLOCK_ONFAULT,
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -112,12 +111,12 @@ def locked(live: Live) -> None:
     length = pages * pmd_size(live)
     events = length // live.base_page
     counted = {**_now_locked(length), "AnonHugePages": 0, _EVENTS[0]: events, _EVENTS[1]: 0}
-    memory = expect_change(live, counted, partial(huge_pages, live, pages), _lock, read_counters_with_nodes)
+    memory = expect_change(live, counted, partial(huge_pages, live, pages), Memory.lock, read_counters_with_nodes)
     live.expect("Locked", length, memory.smaps().fields["Locked"])
     live.expect("AnonHugePages", length, memory.smaps().anon_huge_pages)
     memory.expect_filled()
-    for release in (_unlock, Memory.unmap):
-        gone = 0 if release is _unlock else -length
+    for release in (Memory.unlock, Memory.unmap):
+        gone = 0 if release is Memory.unlock else -length
         given = {**_now_locked(-length), "AnonHugePages": gone, _EVENTS[0]: 0, _EVENTS[1]: events}
         expect_change(live, given, partial(_locked, live, pages), release, read_counters_with_nodes)
 
@@ -128,9 +127,6 @@ def locked(live: Live) -> None:
     "mlock(2); mremap(2); Documentation/filesystems/proc.rst Mlocked; mm/mlock.c mlock_fixup(); mm/mremap.c move_vma()",
 )
 def locked_all_along(live: Live) -> None:
-    def lock_on_fault(memory: Memory) -> None:
-        memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
-
     def protect(memory: Memory) -> None:
         for prot in (mmap.PROT_READ, READ_WRITE):
             memory.protect(prot)
@@ -144,8 +140,8 @@ def locked_all_along(live: Live) -> None:
         child.actor.end()
 
     pages = 2
-    for act in (_lock, lock_on_fault, protect, move, share):
-        with live.about(act.__name__.removeprefix("_")):
+    for act in (Memory.lock, Memory.lock_on_fault, protect, move, share):
+        with live.about(act.__name__):
             unchanged = {**_now_locked(0), "AnonHugePages": 0, _EVENTS[0]: 0, _EVENTS[1]: 0}
             expect_change(live, unchanged, partial(_locked, live, pages), act, read_counters_with_nodes)
 
@@ -183,7 +179,7 @@ def locked_before(live: Live) -> None:
     pages = 2
     length = pages * pmd_size(live)
     events = length // live.base_page
-    for release in (_unlock, Memory.unmap):
+    for release in (Memory.unlock, Memory.unmap):
         # free blocks for them, and the policies
         huge_pages(live, pages).unmap()
         counted = {"Mlocked": length, "Unevictable": length, "AnonHugePages": length, _EVENTS[0]: events, _EVENTS[1]: 0}
@@ -341,14 +337,6 @@ def _expect_kept_or_zero(live: Live, memory: Memory, offset: int, length: int) -
     live.expect("words that are neither what they were nor zero", 0, max(0, wrong - zero))
 
 
-def _lock(memory: Memory) -> None:
-    memory.actor.call("mlock", memory.address, memory.length)
-
-
-def _unlock(memory: Memory) -> None:
-    memory.actor.call("munlock", memory.address, memory.length)
-
-
 def _now_locked(length: int) -> dict[str, int]:
     """Return how counters change, of the machine and of all nodes together, when ``length`` bytes are locked."""
     return {where + name: length for name in _LOCKED for where in ("", OF_NODES)}
@@ -356,13 +344,13 @@ def _now_locked(length: int) -> dict[str, int]:
 
 def _locked(live: Live, pages: int) -> Memory:
     memory = huge_pages(live, pages)
-    _lock(memory)
+    memory.lock()
     return memory
 
 
 def _locked_on_fault(live: Live, pages: int) -> Memory:
     memory = advised(live, pages)
-    memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+    memory.lock_on_fault()
     return memory
 
 

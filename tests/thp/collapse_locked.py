@@ -18,7 +18,7 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MLOCK_ONFAULT
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -65,7 +65,7 @@ def collapsed_when_locked(live: Live) -> None:
             memory = expect_change(live, rise, partial(locked, lock), partial(act, make_huge), known=known)
             live.expect("Locked, huge pages", (size, size), (memory.smaps().fields["Locked"], mapped_huge(memory)))
             live.expect("words that changed", 0, memory.wrong(0, before))
-            for release in (_unlock, Memory.unmap):
+            for release in (Memory.unlock, Memory.unmap):
                 fall = {"Mlocked": -size, "Unevictable": -size}
                 expect_change(live, fall, partial(collapsed, lock, make_huge), release)
 
@@ -77,19 +77,19 @@ def _add_up(live: Live, huge: Memory) -> None:
 
 def _lock_base_pages(live: Live) -> Memory:
     memory = base_pages(live)
-    _lock(memory)
+    memory.lock()
     return memory
 
 
 def _lock_shared_base_pages(live: Live) -> Memory:
     memory = shared_base_pages(live)
-    _lock(memory)
+    memory.lock()
     return memory
 
 
 def _lock_a_base_page(live: Live) -> Memory:
     memory = advised(live, advice=MADV_NOHUGEPAGE)
-    memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+    memory.lock_on_fault()
     memory.actor.fill(memory.address, live.base_page, WORD, 1)
     memory.advise(MADV_HUGEPAGE)
     return memory
@@ -103,14 +103,6 @@ def _by_khugepaged(live: Live, memory: Memory) -> None:
     quicken(live)
     expect_collapse(live, memory, memory.length)
     let_rest(live)
-
-
-def _lock(memory: Memory) -> None:
-    memory.actor.call("mlock", memory.address, memory.length)
-
-
-def _unlock(memory: Memory) -> None:
-    memory.actor.call("munlock", memory.address, memory.length)
 
 
 class ThpCollapseLocked(LiveTest):

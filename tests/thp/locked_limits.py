@@ -35,9 +35,9 @@ def limited(live: Live) -> None:
         memory = make(live, _PAGES)
         actor, limit = memory.actor, 2 * memory.size
         limit_locked_memory(live, actor, limit)
-        actor.call("mlock", memory.address, memory.length)
+        memory.lock()
         expect_locked(live, actor, memory.length)
-        actor.call("munlock", memory.address, memory.length)
+        memory.unlock()
         become_nobody(actor)
         ranges = _ranges(memory.size // live.base_page)
         for before, more in product(((), *((one,) for one in ranges), tuple(ranges[:2])), ranges):
@@ -52,7 +52,7 @@ def limited(live: Live) -> None:
                 else:
                     _lock(live, memory, more)
                 live.expect("VmLck", held if wanted > limit else wanted, process_status(live, actor).locked)
-                actor.call("munlock", memory.address, memory.length)
+                memory.unlock()
         actor.end()
 
 

@@ -106,7 +106,7 @@ def counted(live: Live) -> None:
     length = _PAGES * pmd_size(live)
     every = length // live.base_page
     leaving: tuple[tuple[str, Callable[[Memory], object]], ...] = (
-        ("munlock()", _unlock),
+        ("munlock()", Memory.unlock),
         ("munlockall()", lambda memory: memory.actor.call("munlockall")),
         ("munmap()", Memory.unmap),
     )
@@ -117,7 +117,7 @@ def counted(live: Live) -> None:
 
     def locked(make: Callable[[Live, int], Memory]) -> Memory:
         memory = make(live, _PAGES)
-        settled(_lock, memory)
+        settled(Memory.lock, memory)
         return memory
 
     # locked base pages of others may be moved, too
@@ -130,7 +130,7 @@ def counted(live: Live) -> None:
             rise |= {"Unevictable": length, _MLOCKED: every, _MUNLOCKED: 0}
             fall |= {"Unevictable": -length, _MLOCKED: 0, _MUNLOCKED: every}
         with live.about(make.__name__):
-            expect(rise, partial(make, live, _PAGES), partial(settled, _lock))
+            expect(rise, partial(make, live, _PAGES), partial(settled, Memory.lock))
         for name, leave in leaving:
             with live.about(f"{make.__name__}, {name}"):
                 expect(fall, partial(locked, make), partial(settled, leave))
@@ -146,7 +146,7 @@ def counted_when_they_come(live: Live) -> None:
     let_rest(live)
     ways: tuple[tuple[str, Callable[[Live, int], Memory], Callable[[Memory], None]], ...] = (
         ("written", _locked_on_fault, Memory.fill),
-        ("locked", _mapped, _lock),
+        ("locked", _mapped, Memory.lock),
         ("mapped locked", _place, partial(_map, flags=live.host.uapi.map_locked)),
     )
     for kind, pages in _kinds_that_come(live):
@@ -203,7 +203,7 @@ def _mapped(live: Live, pages: int) -> Memory:
 
 def _locked_on_fault(live: Live, pages: int) -> Memory:
     memory = _mapped(live, pages)
-    memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+    memory.lock_on_fault()
     return memory
 
 
@@ -218,8 +218,8 @@ def locked_by_two(live: Live) -> None:
     let_only_pmd_inherit(live)
     # a child of ours ends with its parent
     leaving: tuple[tuple[str, Callable[[Memory], object], bool], ...] = (
-        ("munlock()", _unlock, False),
-        ("munlock()", _unlock, True),
+        ("munlock()", Memory.unlock, False),
+        ("munlock()", Memory.unlock, True),
         ("munmap()", Memory.unmap, False),
         ("munmap()", Memory.unmap, True),
         ("its end", lambda memory: memory.actor.end(), True),
@@ -233,14 +233,14 @@ def locked_by_two(live: Live) -> None:
             child.expect_filled()
             first, second = (child, parent) if child_first else (parent, child)
             # on fault: else each would get a copy of what is private, as if it wrote
-            first.actor.call("mlock2", first.address, first.length, MLOCK_ONFAULT)
+            first.lock_on_fault()
             _expect_pages(live, "locked by one", second, MLOCKED | UNEVICTABLE)
-            second.actor.call("mlock2", second.address, second.length, MLOCK_ONFAULT)
+            second.lock_on_fault()
             huge = [mapped_huge(each) for each in (parent, child)]
             live.expect("huge pages of each", [parent.length, parent.length], huge)
             leave(first)
             _expect_pages(live, "left by one of two", second, MLOCKED | UNEVICTABLE)
-            _unlock(second)
+            second.unlock()
             _expect_pages(live, "unlocked by both", second, 0)
         for each in (child, parent):
             each.actor.end()
@@ -254,11 +254,11 @@ def zeroes(live: Live) -> None:
     let_rest(live)
     memory = huge_zeroes(live)
     # MLOCK_ONFAULT: else it would be written
-    memory.actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+    memory.lock_on_fault()
     _expect_pages(live, "of zeroes", memory, 0)
     memory.fill()
     _expect_pages(live, "that were written", memory, MLOCKED | UNEVICTABLE)
-    _unlock(memory)
+    memory.unlock()
     _expect_pages(live, "unlocked", memory, 0)
 
 
@@ -312,14 +312,6 @@ def segment_that_is_locked(live: Live) -> None:
             memory.actor.call("shmctl", number, SHM_LOCK, 0)
             memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
             _expect_pages(live, "of one that was locked and not used", memory, 0)
-
-
-def _lock(memory: Memory) -> None:
-    memory.actor.call("mlock", memory.address, memory.length)
-
-
-def _unlock(memory: Memory) -> None:
-    memory.actor.call("munlock", memory.address, memory.length)
 
 
 def _settle(live: Live) -> None:

@@ -236,7 +236,7 @@ def _source_run(source: Memory, _target: Memory) -> None:
 
 
 def _source_locked(source: Memory, _target: Memory) -> None:
-    source.actor.call("mlock", source.address, source.length)
+    source.lock()
 
 
 _CHANGES = _source_read_alone, _target_read_alone, _both_read_alone, _source_run, _source_locked

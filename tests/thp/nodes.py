@@ -258,7 +258,7 @@ def moved_though_locked(live: Live) -> None:
     def locked() -> Memory:
         memory = _bound(live, old)
         _fill(live, [old], memory)
-        memory.actor.call("mlock", memory.address, memory.length)
+        memory.lock()
         return memory
 
     def moved() -> Memory:
@@ -275,7 +275,7 @@ def moved_though_locked(live: Live) -> None:
         live.expect("AnonHugePages when they have moved", memory.length, found)
 
     def unlock(memory: Memory) -> None:
-        memory.actor.call("munlock", memory.address, memory.length)
+        memory.unlock()
 
     unmoved = {"Mlocked": 0, "Unevictable": 0, _MIGRATED: _PAGES}
     known = {Quirk.MOVED_HUGE_PAGE_UNLOCKED: {"Mlocked": -length, "Unevictable": -length}}

@@ -248,7 +248,7 @@ def _of_files(live: Live, point: str) -> dict[str, Memory]:
     without_a_name = map_start(live, actor, actor.call("memfd_create", "split", 0))
     expect_shared(live, without_a_name, True, "shmem_enabled=always")
     locked = filled_file(live, f"{point}/locked", 1)
-    locked.actor.call("mlock", locked.address, locked.length)
+    locked.lock()
     return {
         "shared memory": shared_huge_pages(live),
         "a file without a name": without_a_name,
@@ -260,7 +260,7 @@ def _of_files(live: Live, point: str) -> dict[str, Memory]:
 def _anonymous(live: Live) -> dict[str, Memory]:
     """Return one anonymous huge page as each kind of mapping has it."""
     locked, of_two = huge_pages(live), huge_pages(live)
-    locked.actor.call("mlock", locked.address, locked.length)
+    locked.lock()
     of_two.actor.fork()
     return {
         "anonymous memory": huge_pages(live),

@@ -118,7 +118,7 @@ def _of_a_file(live: Live) -> Memory:
 
 def _locked(live: Live) -> Memory:
     memory = huge_pages(live)
-    memory.actor.call("mlock", memory.address, memory.length)
+    memory.lock()
     return memory
 
 

@@ -106,8 +106,8 @@ def _inode(live: Live, group: ControlGroup) -> int:
 
 def _changes(live: Live, page: Memory) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield what becomes of a page, and leaves its group as it is."""
-    yield "locked", lambda: page.actor.call("mlock", page.address, page.length)
-    yield "unlocked", lambda: page.actor.call("munlock", page.address, page.length)
+    yield "locked", page.lock
+    yield "unlocked", page.unlock
     if live.has_several_nodes:
         other = next(node for node in live.nodes if node != node_of(page))
         yield "moved to another node", lambda: bind(page, [other], MOVE_STRICTLY)

@@ -15,7 +15,7 @@ from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MLOCK_ONFAULT
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import GIB
@@ -198,7 +198,7 @@ def take_free_blocks(live: Live, actor: Actor, left: int, node: int | None) -> N
         # each that is not to be had costs a base page and a page table
         memory = advised(live, fragmentation(live, pmd_size(live), node).blocks + _SPARE, actor=actor)
         # what is reclaimed would be free blocks again
-        actor.call("mlock2", memory.address, memory.length, MLOCK_ONFAULT)
+        memory.lock_on_fault()
         actor.fill(memory.address, memory.length, memory.size, 1)
         if memory.smaps().anon_huge_pages == 0:
             return

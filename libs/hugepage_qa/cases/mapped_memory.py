@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
-from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.process.actor import Actor, Fault, Refused
 from hugepage_qa.sizes import MIB
@@ -187,6 +187,18 @@ class Memory:
             )
         finally:
             actor.call("close", process)
+
+    def lock(self) -> None:
+        """Lock all of it in memory, and have what is not there yet come (mlock(2)). Raises Refused."""
+        self.actor.call("mlock", self.address, self.length)
+
+    def lock_on_fault(self) -> None:
+        """Lock all of it in memory, and what is not there yet when it comes (mlock2(2)). Raises Refused."""
+        self.actor.call("mlock2", self.address, self.length, MLOCK_ONFAULT)
+
+    def unlock(self) -> None:
+        """Unlock all of it (munlock(2)). Raises Refused."""
+        self.actor.call("munlock", self.address, self.length)
 
     def protect(self, prot: int, first: int = 0, pages: int | None = None) -> None:
         """Change the protection of ``pages`` pages from ``first`` on, by default all. Raises OSError."""

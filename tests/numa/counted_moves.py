@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.held_and_moved import LISTS, expect_moves, expect_ranges_to_move, one_at_a_time, placed
+from hugepage_qa.cases.held_and_moved import (
+    LISTS,
+    counted_moves,
+    expect_moves,
+    expect_ranges_to_move,
+    one_at_a_time,
+    placed,
+)
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
@@ -27,8 +34,6 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 COUNTED = Area("numa/counted")
 
-#: what is counted of transparent huge pages alone
-_OF_THP = "thp_migration_success", "thp_migration_fail", "thp_migration_split"
 COUNTERS = "Documentation/mm/page_migration.rst Monitoring Migration: PGMIGRATE_SUCCESS, PGMIGRATE_FAIL"
 
 
@@ -59,9 +64,7 @@ def pages_that_are_left(live: Live) -> None:
 
 
 def _counted(live: Live, moved: int, failed: int) -> dict[str, int]:
-    each = live.size // live.base_page
-    counted = {"pgmigrate_success": moved * each, "pgmigrate_fail": failed * each}
-    return counted | dict.fromkeys(_OF_THP, 0)
+    return counted_moves(moved, failed, live.size // live.base_page, transparent=False)
 
 
 @COUNTED.case(

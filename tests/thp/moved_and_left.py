@@ -5,7 +5,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.held_and_moved import LISTS, Kind, expect_moves, expect_ranges_to_move
+from hugepage_qa.cases.held_and_moved import LISTS, Kind, counted_moves, expect_moves, expect_ranges_to_move
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, bind, move_pages, nodes_of
@@ -113,9 +113,7 @@ def _inside(live: Live) -> tuple[int, ...]:
 
 
 def _counted(live: Live, moved: int, failed: int) -> dict[str, int]:
-    each = pmd_size(live) // live.base_page
-    pages = {"pgmigrate_success": moved * each, "pgmigrate_fail": failed * each}
-    return pages | {"thp_migration_success": moved, "thp_migration_fail": failed, "thp_migration_split": 0}
+    return counted_moves(moved, failed, pmd_size(live) // live.base_page, transparent=True)
 
 
 def _expect_whole(live: Live, memory: Memory) -> None:

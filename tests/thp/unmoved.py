@@ -6,6 +6,7 @@ from functools import partial
 from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.held_and_moved import counted_moves
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
@@ -37,19 +38,13 @@ def held(live: Live) -> None:
     for huge in (True, False):
         compact_if_short(live, size, 2 * _PAGES)
         each = size // base if huge else 1
-        moved = _PAGES * size // base - each
-        counted = {
-            "pgmigrate_fail": each,
-            "pgmigrate_success": moved,
-            "thp_migration_fail": int(huge),
-            "thp_migration_success": _PAGES - 1 if huge else 0,
-            "thp_migration_split": 0,
-        }
+        moved = _PAGES * size // base // each - 1
+        counted = counted_moves(moved, 1, each, transparent=huge)
         for move in (_move, _bind):
             with live.about(f"huge: {huge}, {move.__name__[1:]}"):
                 memory = expect_change(live, counted, partial(_held, live, old, huge), partial(move, live, new, huge))
                 nodes = memory.numa_maps().nodes
-                live.expect("base pages of each node in numa_maps", {old: each, new: moved}, nodes)
+                live.expect("base pages of each node in numa_maps", {old: each, new: moved * each}, nodes)
                 live.expect("AnonHugePages", memory.length if huge else 0, memory.smaps().anon_huge_pages)
                 memory.expect_filled()
 

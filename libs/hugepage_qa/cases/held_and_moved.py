@@ -24,6 +24,8 @@ from hugepage_qa.version import KernelVersion
 
 #: what a number of pages that moved and of pages that failed changes in /proc/vmstat
 Counted = Callable[[int, int], Mapping[str, int]]
+#: what it counts of transparent huge pages alone: moved, failed, split to be moved
+_OF_THP = "thp_migration_success", "thp_migration_fail", "thp_migration_split"
 _MOVED_HUGE = "thp_migration_success", "thp_migration_split"
 _PAGES_OF_A_RANGE, _HELD_OF_IT = 3, 1
 
@@ -103,6 +105,16 @@ def one_at_a_time(new: Callable[[], Memory]) -> Callable[[], Memory]:
         return before[0]
 
     return next_one
+
+
+def counted_moves(moved: int, failed: int, each: int, *, transparent: bool) -> dict[str, int]:
+    """Return what /proc/vmstat counts where so many pages of ``each`` base pages have moved, and failed to.
+
+    Source: Documentation/mm/page_migration.rst Monitoring Migration.
+    """
+    of_thp = (moved, failed, 0) if transparent else (0, 0, 0)
+    of_all = {"pgmigrate_success": moved * each, "pgmigrate_fail": failed * each}
+    return of_all | dict(zip(_OF_THP, of_thp, strict=True))
 
 
 def expect_moves(

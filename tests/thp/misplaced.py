@@ -11,11 +11,11 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.memory_policy import STRICT, Mode, bind, policy_of, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import anon_huge_pages, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import anon_huge_pages, need_blocks, pmd_size
+from hugepage_qa.cases.thp_nodes import filled_on
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
 from hugepage_qa.kernel.counters import read_vmstat
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -135,10 +135,7 @@ def prefers_many(live: Live) -> None:
 def _on(live: Live, node: int, pages: int) -> Memory:
     """Return advised memory on ``node``, which is no longer bound to it. Raises CannotRun where it has no blocks."""
     actor = huge_pages(live).actor
-    set_policy(actor, Mode.BIND, [node])
-    memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
-    memory.fill()
-    need_blocks(live, memory, node)
+    memory = filled_on(live, actor, node, pages)
     set_policy(actor, Mode.DEFAULT, [])
     live.expect("base pages before", {node: memory.length // live.base_page}, memory.numa_maps().nodes)
     return memory

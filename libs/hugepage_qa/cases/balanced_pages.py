@@ -6,10 +6,10 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, node_of, run_on, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
+from hugepage_qa.cases.thp_nodes import filled_on
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import read_nodes
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 
 _BALANCING = "proc/sys/kernel/numa_balancing"
@@ -114,10 +114,7 @@ def _far_memory(live: Live, pages: int) -> tuple[Memory, int, int]:
     live.set_knob(_BALANCING, "0")
     actor = live.actor()
     run_on(actor, nodes.each[near].cpus)
-    set_policy(actor, Mode.BIND, [node])
-    memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
-    memory.fill()
-    need_blocks(live, memory, node)
+    memory = filled_on(live, actor, node, pages)
     live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
     # what a policy binds is not balanced (vma_policy_mof() in mm/mempolicy.c)
     set_policy(actor, Mode.DEFAULT, [])

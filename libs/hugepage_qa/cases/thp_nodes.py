@@ -1,15 +1,20 @@
-"""What cases on transparent huge pages need of nodes: room for them, and counts that are right."""
+"""What cases on transparent huge pages need of nodes: room for them, pages of one, and counts that are right."""
 
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import Mode
+from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
+from hugepage_qa.process.actor import Actor
 
 
 def two_nodes_with_room(live: Live, pages: int) -> tuple[int, int]:
@@ -27,6 +32,18 @@ def two_nodes_with_room(live: Live, pages: int) -> tuple[int, int]:
     for node in nodes:
         expect_no_shortage(live, pmd_size(live), pages, node)
     return here, there
+
+
+def filled_on(live: Live, actor: Actor, node: int, pages: int) -> Memory:
+    """Return advised memory of ``actor`` that was filled while its policy binds it to ``node``, as it does still.
+
+    Raises CannotRun where that has no free blocks.
+    """
+    set_memory_policy(actor, Mode.BIND, [node])
+    memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
+    memory.fill()
+    need_blocks(live, memory, node)
+    return memory
 
 
 def need_count_of_shared(live: Live, node: int, length: int) -> None:

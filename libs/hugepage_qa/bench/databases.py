@@ -4,6 +4,7 @@ An empty one is made, its server runs, and each block starts from a copy of the 
 """
 
 import os
+import re
 import shutil
 import signal
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from typing import Self
 
 from hugepage_qa.bench.benchmark_program import find_program, private_directory, run_program, running_server
 from hugepage_qa.bench.workload import Program
+from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.uapi import NOBODY
 
 _COPY_SECONDS = 600.0
@@ -62,8 +64,22 @@ PROGRAMS = (
 )
 
 _DEADLINE_SECONDS = 120.0
+#: how a server says its version, by its program, and an example
+_VERSIONS = {
+    "postgres": (re.compile(r"\(PostgreSQL\) (?P<version>[0-9]+(?:\.[0-9]+)*)"), "(PostgreSQL) 15.1"),
+    "mariadbd": (re.compile(r"Ver (?P<version>[0-9]+(?:\.[0-9]+)*)-MariaDB"), "Ver 10.11.4-MariaDB"),
+}
 _DIRECTORIES = ("--sharedir", "--pkglibdir")
 _DATABASE = "postgres"
+
+
+def parse_version(server: str, text: str) -> str:
+    """Return the version in what ``server --version`` prints. Raises InputError."""
+    pattern, example = _VERSIONS[server]
+    found = pattern.search(text)
+    if found is None:
+        raise InputError(f"{server} --version: expected '{example}', got {text[:100]!r}")
+    return found["version"]
 
 
 @dataclass(frozen=True)
@@ -92,8 +108,9 @@ class PostgresqlInstallation:
         return Path(shared), Path(modules)
 
     def version(self) -> str:
-        """Return what ``postgres --version`` prints. Raises InputError."""
-        return run_program([self.postgres, "--version"], deadline=_DEADLINE_SECONDS).strip()
+        """Return the version of the server. Raises InputError."""
+        output = run_program([self.postgres, "--version"], deadline=_DEADLINE_SECONDS)
+        return parse_version("postgres", output)
 
 
 @dataclass(frozen=True)
@@ -168,8 +185,9 @@ class MariadbInstallation:
         )
 
     def version(self) -> str:
-        """Return what ``mariadbd --version`` prints. Raises InputError."""
-        return run_program([self.server, "--no-defaults", "--version"], deadline=_DEADLINE_SECONDS).strip()
+        """Return the version of the server. Raises InputError."""
+        output = run_program([self.server, "--no-defaults", "--version"], deadline=_DEADLINE_SECONDS)
+        return parse_version("mariadbd", output)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hugepage_qa.bench.measured_guest import (
     emulator,
     program_archive,
 )
-from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
+from hugepage_qa.bench.pgbench import parse_pgbench
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.uapi import NOBODY
@@ -198,8 +198,7 @@ class GuestDatabase(Workload):
                 return {name: values for one in (*figures, tables) for name, values in one.items()}
 
             identity = {"binary": files_digest(installation.pgbench), **host.facts}
-            version = parse_version(installation.version())
-            yield Prepared(block, memory, identity, {"postgresql": version, "qemu": host.version})
+            yield Prepared(block, memory, identity, {"postgresql": installation.version(), "qemu": host.version})
 
 
 def _buffers(parameters: Mapping[str, Fact]) -> int:

@@ -4,7 +4,6 @@ The study: scale 500, ``shared_buffers = 10GB``, ``pgbench -c 30 -j 4 -T 10``; 5
 page tables on 4 KiB pages, 6318 and 9 MB on huge ones.
 """
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,8 +16,6 @@ from hugepage_qa.bench.databases import PROGRAMS, Cluster, PostgresqlInstallatio
 from hugepage_qa.bench.workload import Fact, Figures, Metric, Prepared, Unavailable, Workload
 from hugepage_qa.errors import InputError
 from hugepage_qa.sizes import KIB, parse_size
-
-_VERSION = re.compile(r"\(PostgreSQL\) (?P<version>[0-9]+(?:\.[0-9]+)*)")
 
 #: since this version the size of huge pages can be chosen (huge_page_size)
 _CHOOSES_SIZE = 14
@@ -63,7 +60,7 @@ class Pgbench(Workload):
     def prepare(self, profile: str, scratch: Path, disk: Path) -> Iterator[Prepared]:  # noqa: ARG002 - needs the disk
         """Fill a database; each block starts from a copy of it."""
         installation = PostgresqlInstallation.find()
-        version = parse_version(installation.version())
+        version = installation.version()
         parameters = self.profiles[profile]
         with Cluster(disk / "pgbench", installation).made() as full:
             with full.running({"fsync": "off"}):
@@ -119,14 +116,6 @@ def parse_pgbench(output: str) -> float:
     if runs[0].failed:
         raise InputError(f"pgbench: {runs[0].failed:g} transactions failed, expected none")
     return runs[0].tps
-
-
-def parse_version(text: str) -> str:
-    """Return the version in what ``postgres --version`` prints. Raises InputError."""
-    found = _VERSION.search(text)
-    if found is None:
-        raise InputError(f"postgres --version: expected '(PostgreSQL) 15.1', got {text[:100]!r}")
-    return found["version"]
 
 
 def _block(cluster: Cluster, parameters: Mapping[str, Fact], backing: Backing) -> Figures:

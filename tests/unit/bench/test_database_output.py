@@ -3,13 +3,13 @@
 import pytest
 
 from hugepage_qa.bench.backing import Backing, Kind
+from hugepage_qa.bench.databases import parse_version
 from hugepage_qa.bench.guest_database import parse_counters
 from hugepage_qa.bench.mariadb_oltp import (
     MariadbOltp,
     connections_at_shares,
     parse_misses,
     parse_oltp,
-    parse_version,
     settings,
 )
 from hugepage_qa.errors import InputError
@@ -59,11 +59,22 @@ def test_oltp_that_did_not_do_it(output: str) -> None:
         parse_oltp(output)
 
 
-def test_version_of_mariadb() -> None:
-    text = "mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)"
-    assert parse_version(text) == "10.11.19"
-    with pytest.raises(InputError, match="mariadbd --version"):
-        parse_version("mysqld  Ver 8.0.36 for Linux")
+@pytest.mark.parametrize(
+    ("server", "text", "version", "unknown"),
+    [
+        (
+            "mariadbd",
+            "mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)",
+            "10.11.19",
+            "mysqld  Ver 8.0.36 for Linux",
+        ),
+        ("postgres", "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)", "15.18", "postgres 15"),
+    ],
+)
+def test_version_of_a_server(server: str, text: str, version: str, unknown: str) -> None:
+    assert parse_version(server, text) == version
+    with pytest.raises(InputError, match=f"{server} --version: expected"):
+        parse_version(server, unknown)
 
 
 def test_static_pages_are_asked_for_by_name() -> None:

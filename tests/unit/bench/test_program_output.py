@@ -10,7 +10,7 @@ from hugepage_qa.bench.benchmark_program import expect_static, run_program
 from hugepage_qa.bench.measure import parse_sentinel
 from hugepage_qa.bench.memory_program import MEMORY
 from hugepage_qa.bench.page_access import ACCESS_SOURCE, PageAccess, parse_page_access
-from hugepage_qa.bench.pgbench import parse_pgbench, parse_version
+from hugepage_qa.bench.pgbench import parse_pgbench
 from hugepage_qa.bench.sysbench_memory import parse_sysbench
 from hugepage_qa.bench.tlb_counters import COUNTERS
 from hugepage_qa.errors import InputError
@@ -143,12 +143,6 @@ def test_pgbench_before_14_without_connecting() -> None:
 def test_pgbench_that_did_not_do_it(output: str) -> None:
     with pytest.raises(InputError, match="pgbench"):
         parse_pgbench(output)
-
-
-def test_version_of_postgresql() -> None:
-    assert parse_version("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)") == "15.18"
-    with pytest.raises(InputError, match="expected"):
-        parse_version("postgres 15")
 
 
 def test_page_access_without_the_first_repeat() -> None:

@@ -1,6 +1,7 @@
-"""Sizes at the edges of the program: text such as ``2G`` outside, bytes as ``int`` inside."""
+"""Sizes, as text such as ``2G`` outside and in bytes as ``int`` inside, and spans of addresses."""
 
 import re
+from dataclasses import dataclass
 
 from hugepage_qa.errors import InputError
 
@@ -10,6 +11,23 @@ GIB = 1 << 30
 
 _SUFFIXES = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": 1 << 40}
 _SIZE = re.compile(r"(?P<number>[0-9]{1,18})(?P<suffix>[KMGT]?)(i?B)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """Physical addresses from ``start`` up to, but not including, ``end``."""
+
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.end - self.start
+
+    def overlaps(self, other: "Span") -> bool:
+        """Tell whether they share an address."""
+        return self.start < other.end and other.start < self.end
 
 
 def parse_size(text: str) -> int:

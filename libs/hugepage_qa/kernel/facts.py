@@ -11,7 +11,6 @@ from hugepage_qa.kernel.log import LogLine, read_log, unknown_parameters
 from hugepage_qa.kernel.memory_layout import (
     FreeBlocks,
     MemoryMap,
-    Range,
     Zone,
     early_node_ranges,
     initrd_ranges,
@@ -25,6 +24,7 @@ from hugepage_qa.kernel.proc_tables import read_filesystems, read_tmpfs_huge
 from hugepage_qa.kernel.thp import Thp, read_thp
 from hugepage_qa.kernel.tree import Tree, read_numbers
 from hugepage_qa.parameters import Parameter, parse_parameters
+from hugepage_qa.sizes import Span
 from hugepage_qa.version import KernelVersion
 
 #: What the huge page parameters of the command line can change.
@@ -77,8 +77,8 @@ class Facts:
     processes: frozenset[str]
     cpu: Cpu
     memory_map: MemoryMap | None
-    early_ranges: Mapping[int, tuple[Range, ...]]
-    initrd: tuple[Range, ...]
+    early_ranges: Mapping[int, tuple[Span, ...]]
+    initrd: tuple[Span, ...]
     zones: tuple[Zone, ...]
     free_blocks: tuple[FreeBlocks, ...]
     log: tuple[LogLine, ...]

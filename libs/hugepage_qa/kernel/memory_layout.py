@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hugepage_qa.kernel.log import LogLine
 from hugepage_qa.kernel.tree import Tree, malformed
+from hugepage_qa.sizes import Span
 
 _IOMEM_LINE = re.compile(r"(?P<indent> *)(?P<first>[0-9a-f]{1,16})-(?P<last>[0-9a-f]{1,16}) : (?P<name>.*)")
 _KERNEL_PARTS = frozenset({"code", "data", "rodata", "bss"})
@@ -25,19 +26,6 @@ _ZONE_PAGES = re.compile(
 _BUDDY = re.compile(_ZONE.pattern + r"(?P<counts>(?: +[0-9]{1,20})+) *")
 
 
-@dataclass(frozen=True, order=True)
-class Range:
-    """Physical addresses from ``start`` up to, but not including, ``end``."""
-
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """Length in bytes."""
-        return self.end - self.start
-
-
 @dataclass(frozen=True)
 class MemoryMap:
     """What /proc/iomem says of memory; ``kernel`` maps code, data, rodata and bss to where they lie.
@@ -45,9 +33,9 @@ class MemoryMap:
     ``reserved`` holds the ranges of that name on every level: firmware's on x86, the kernel's own on arm64.
     """
 
-    system_ram: tuple[Range, ...]
-    kernel: Mapping[str, Range]
-    reserved: tuple[Range, ...]
+    system_ram: tuple[Span, ...]
+    kernel: Mapping[str, Span]
+    reserved: tuple[Span, ...]
 
 
 @dataclass(frozen=True)
@@ -99,12 +87,12 @@ def read_memory_map(tree: Tree) -> MemoryMap | None:
     )
 
 
-def early_node_ranges(lines: Iterable[LogLine]) -> dict[int, tuple[Range, ...]]:
+def early_node_ranges(lines: Iterable[LogLine]) -> dict[int, tuple[Span, ...]]:
     """Return node -> the ranges of "Early memory node ranges" in the log (free_area_init()); empty without them.
 
     This is all memory that the kernel manages, its own image included, and the same on every architecture.
     """
-    found: dict[int, list[Range]] = {}
+    found: dict[int, list[Span]] = {}
     for line in lines:
         match = _NODE_RANGE.fullmatch(line.text)
         if match:
@@ -112,7 +100,7 @@ def early_node_ranges(lines: Iterable[LogLine]) -> dict[int, tuple[Range, ...]]:
     return {node: tuple(areas) for node, areas in sorted(found.items())}
 
 
-def initrd_ranges(lines: Iterable[LogLine]) -> tuple[Range, ...]:
+def initrd_ranges(lines: Iterable[LogLine]) -> tuple[Span, ...]:
     """Return where the log says the initrd lies, first the boot loader's place, then where the kernel moved it.
 
     Only x86 and powerpc log it; elsewhere this is empty.
@@ -123,7 +111,7 @@ def initrd_ranges(lines: Iterable[LogLine]) -> tuple[Range, ...]:
             found.append(_inclusive(match))
         elif match := _POWER_INITRD.match(line.text):
             start, end = (int(match[name], 16) & ~_POWER_LINEAR_MAPPING for name in ("start", "end"))
-            found.append(Range(start, end))
+            found.append(Span(start, end))
     return tuple(found)
 
 
@@ -189,7 +177,7 @@ class _ZoneDraft:
         )
 
 
-def _iomem_entries(text: str) -> list[tuple[str, Range]]:
+def _iomem_entries(text: str) -> list[tuple[str, Span]]:
     entries = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -201,6 +189,6 @@ def _iomem_entries(text: str) -> list[tuple[str, Range]]:
     return entries
 
 
-def _inclusive(match: re.Match[str]) -> Range:
+def _inclusive(match: re.Match[str]) -> Span:
     """Return the range of ``match``, whose last address still belongs to it."""
-    return Range(int(match["first"], 16), int(match["last"], 16) + 1)
+    return Span(int(match["first"], 16), int(match["last"], 16) + 1)

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.facts import Facts
-from hugepage_qa.oracle.architecture import Machine, Node, Span, find_mmu
+from hugepage_qa.oracle.architecture import Machine, Node, find_mmu
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS
 from hugepage_qa.parameters import canonical_name
+from hugepage_qa.sizes import Span
 
 #: the log also repeats words where it shows the command line and the environment of init
 _REFUSAL = re.compile(
@@ -89,7 +90,7 @@ def _spans(facts: Facts, number: int) -> tuple[Span, ...]:
     """Return where the memory of a node lies: as logged at boot, else as its zones span it."""
     ranges = facts.early_ranges.get(number)
     if ranges is not None:
-        return tuple(Span(one.start, one.end) for one in ranges)
+        return ranges
     if facts.early_ranges:
         return ()
     page = facts.cpu.base_page_size or 0
@@ -103,4 +104,4 @@ def _spans(facts: Facts, number: int) -> tuple[Span, ...]:
 def _occupied(facts: Facts) -> tuple[Span, ...]:
     """Return where the kernel image and its initramfs lie."""
     kernel = facts.memory_map.kernel.values() if facts.memory_map else ()
-    return tuple(Span(one.start, one.end) for one in (*kernel, *facts.initrd))
+    return (*kernel, *facts.initrd)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hugepage_qa.errors import InputError
-from hugepage_qa.sizes import GIB, KIB, MIB, format_size
+from hugepage_qa.sizes import GIB, KIB, MIB, Span, format_size
 from hugepage_qa.version import KernelVersion
 
 #: bytes of a page table entry
@@ -228,23 +228,6 @@ def _powers(low: int, high: int) -> tuple[int, ...]:
         sizes.append(low)
         low *= 2
     return tuple(sizes)
-
-
-@dataclass(frozen=True)
-class Span:
-    """Physical addresses ``start`` <= address < ``end``, in bytes."""
-
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """Length in bytes."""
-        return self.end - self.start
-
-    def overlaps(self, other: "Span") -> bool:
-        """Tell whether they share an address."""
-        return self.start < other.end and other.start < self.end
 
 
 @dataclass(frozen=True)

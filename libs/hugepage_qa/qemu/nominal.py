@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from itertools import accumulate
 
-from hugepage_qa.oracle.architecture import Machine, Node, Span, find_mmu
+from hugepage_qa.oracle.architecture import Machine, Node, find_mmu
 from hugepage_qa.qemu.boards import Board, find_board, find_cpu
 from hugepage_qa.qemu.kernel_image import KernelImage
-from hugepage_qa.sizes import KIB, MIB
+from hugepage_qa.sizes import KIB, MIB, Span
 
 #: what the kernel keeps of each node for itself: struct pages, its image, firmware tables
 _OWN_SHARE = 1 / 32

@@ -6,9 +6,8 @@ import pytest
 
 from hugepage_qa.kernel.facts import Facts, read_facts
 from hugepage_qa.kernel.log import huge_page_lines
-from hugepage_qa.kernel.memory_layout import Range
 from hugepage_qa.kernel.tree import CapturedTree
-from hugepage_qa.sizes import GIB, KIB, MIB
+from hugepage_qa.sizes import GIB, KIB, MIB, Span
 
 Capture = Callable[[str], CapturedTree]
 
@@ -93,10 +92,10 @@ def test_two_nodes_on_x86(capture: Capture) -> None:
 def test_memory_of_two_nodes_on_x86(capture: Capture) -> None:
     facts = read_facts(capture("x86_64-max-6.1-nodes"))
     assert facts.early_ranges == {
-        0: (Range(0x1000, 0x9F000), Range(0x100000, 0x7FFE0000)),
-        1: (Range(0x100000000, 0x180000000),),
+        0: (Span(0x1000, 0x9F000), Span(0x100000, 0x7FFE0000)),
+        1: (Span(0x100000000, 0x180000000),),
     }
-    assert facts.initrd == (Range(0x7FDFB000, 0x7FFE0000),)
+    assert facts.initrd == (Span(0x7FDFB000, 0x7FFE0000),)
 
 
 def test_node_without_memory(capture: Capture) -> None:
@@ -130,15 +129,15 @@ def test_default_size_of_1g(capture: Capture) -> None:
     assert facts.unknown_parameters == []
     memory_map = facts.memory_map
     assert memory_map is not None
-    assert memory_map.system_ram == (Range(0x1000, 0x9FC00), Range(0x100000, 0x3FFE0000))
+    assert memory_map.system_ram == (Span(0x1000, 0x9FC00), Span(0x100000, 0x3FFE0000))
     assert memory_map.kernel == {
-        "code": Range(0x27000000, 0x27E01EF2),
-        "rodata": Range(0x28000000, 0x28827000),
-        "data": Range(0x28A00000, 0x28C45E00),
-        "bss": Range(0x292B1000, 0x29800000),
+        "code": Span(0x27000000, 0x27E01EF2),
+        "rodata": Span(0x28000000, 0x28827000),
+        "data": Span(0x28A00000, 0x28C45E00),
+        "bss": Span(0x292B1000, 0x29800000),
     }
     # the nested one inside the PCI window counts as well
-    assert Range(0xB0000000, 0xC0000000) in memory_map.reserved
+    assert Span(0xB0000000, 0xC0000000) in memory_map.reserved
 
 
 def test_cma_and_sizes_of_thp(capture: Capture) -> None:
@@ -186,15 +185,15 @@ def test_arm64(capture: Capture) -> None:
     assert observations["hugepages-2048kB/demote_size"] == 64 * KIB
     assert "hugepages-64kB/demote_size" not in observations
     assert (observations["meminfo/CmaTotal"], observations["meminfo/CmaFree"]) == (65536 * KIB, 64000 * KIB)
-    assert facts.early_ranges == {0: (Range(0x40000000, 0xC0000000),), 1: (Range(0xC0000000, 0x140000000),)}
+    assert facts.early_ranges == {0: (Span(0x40000000, 0xC0000000),), 1: (Span(0xC0000000, 0x140000000),)}
     assert facts.initrd == ()
     assert facts.memory_map is not None
-    assert facts.memory_map.system_ram == (Range(0x40000000, 0xC0000000), Range(0xC0000000, 0x140000000))
+    assert facts.memory_map.system_ram == (Span(0x40000000, 0xC0000000), Span(0xC0000000, 0x140000000))
     assert facts.memory_map.kernel == {
-        "code": Range(0x40210000, 0x41860000),
-        "data": Range(0x41EB0000, 0x42210000),
+        "code": Span(0x40210000, 0x41860000),
+        "data": Span(0x41EB0000, 0x42210000),
     }
-    assert Range(0x48000000, 0x481C4000) in facts.memory_map.reserved
+    assert Span(0x48000000, 0x481C4000) in facts.memory_map.reserved
 
 
 def test_powerpc_with_hash(capture: Capture) -> None:
@@ -202,15 +201,15 @@ def test_powerpc_with_hash(capture: Capture) -> None:
     assert facts.architecture == "ppc64le"
     assert facts.thp is not None
     assert (facts.thp.hpage_pmd_size, facts.thp.khugepaged["max_ptes_none"]) == (16 * MIB, 255)
-    assert facts.initrd == (Range(0x2C90000, 0x2EF3E00),)
+    assert facts.initrd == (Span(0x2C90000, 0x2EF3E00),)
     assert facts.memory_map is not None
-    assert (facts.memory_map.system_ram, facts.memory_map.kernel) == ((Range(0, 0x80000000),), {})
+    assert (facts.memory_map.system_ram, facts.memory_map.kernel) == ((Span(0, 0x80000000),), {})
     assert facts.observations()["meminfo/Hugetlb"] == 131072 * KIB
 
 
 def test_powerpc_with_radix(capture: Capture) -> None:
     facts = read_facts(capture("ppc64le-power9-6.1-nodes"))
-    assert facts.early_ranges == {0: (Range(0, 0x80000000),), 1: (Range(0x80000000, 0x100000000),)}
+    assert facts.early_ranges == {0: (Span(0, 0x80000000),), 1: (Span(0x80000000, 0x100000000),)}
     assert facts.thp is not None
     assert (facts.thp.hpage_pmd_size, facts.thp.khugepaged["max_ptes_none"]) == (2 * MIB, 31)
 
@@ -224,7 +223,7 @@ def test_s390_without_edat(capture: Capture) -> None:
     # this kernel has no NUMA
     assert facts.nodes.online == ()
     assert facts.node_pools == {}
-    assert facts.early_ranges == {0: (Range(0, 0x80000000),)}
+    assert facts.early_ranges == {0: (Span(0, 0x80000000),)}
     observations = facts.observations()
     assert observations["filesystems/hugetlbfs"] == "absent"
     assert observations["process/khugepaged"] == "absent"

@@ -9,7 +9,6 @@ from hugepage_qa.kernel.log import parse_log
 from hugepage_qa.kernel.memory_layout import (
     FreeBlocks,
     MemoryMap,
-    Range,
     Zone,
     early_node_ranges,
     initrd_ranges,
@@ -18,6 +17,7 @@ from hugepage_qa.kernel.memory_layout import (
     read_zones,
 )
 from hugepage_qa.kernel.tree import CapturedTree
+from hugepage_qa.sizes import Span
 
 IOMEM = """\
 00000000-00000fff : Reserved
@@ -62,14 +62,14 @@ Node 1, zone  Movable
 
 def test_memory_map() -> None:
     assert read_memory_map(CapturedTree({"proc/iomem": IOMEM})) == MemoryMap(
-        system_ram=(Range(0x1000, 0x9FC00), Range(0x100000, 0xC0000000), Range(0x100000000, 0x640000000)),
+        system_ram=(Span(0x1000, 0x9FC00), Span(0x100000, 0xC0000000), Span(0x100000000, 0x640000000)),
         kernel={
-            "code": Range(0x1000000, 0x220BA48),
-            "rodata": Range(0x2400000, 0x2E0A000),
-            "data": Range(0x3000000, 0x327C540),
-            "bss": Range(0x3B34000, 0x3C58000),
+            "code": Span(0x1000000, 0x220BA48),
+            "rodata": Span(0x2400000, 0x2E0A000),
+            "data": Span(0x3000000, 0x327C540),
+            "bss": Span(0x3B34000, 0x3C58000),
         },
-        reserved=(Range(0, 0x1000), Range(0x4000000, 0x4100000)),
+        reserved=(Span(0, 0x1000), Span(0x4000000, 0x4100000)),
     )
 
 
@@ -96,8 +96,8 @@ def test_early_node_ranges() -> None:
 """
     )
     assert early_node_ranges(log) == {
-        0: (Range(0x1000, 0x9F000), Range(0x100000, 0xC0000000)),
-        1: (Range(0x100000000, 0x180000000),),
+        0: (Span(0x1000, 0x9F000), Span(0x100000, 0xC0000000)),
+        1: (Span(0x100000000, 0x180000000),),
     }
 
 
@@ -109,12 +109,12 @@ def test_initrd_that_the_kernel_moved() -> None:
 <6>[    0.001] Move RAMDISK from [mem 0xbf8c0000-0xbfffffff] to [mem 0x3f8c0000-0x3fffffff]
 """
     )
-    assert initrd_ranges(log) == (Range(0xBF8C0000, 0xC0000000), Range(0x3F8C0000, 0x40000000))
+    assert initrd_ranges(log) == (Span(0xBF8C0000, 0xC0000000), Span(0x3F8C0000, 0x40000000))
 
 
 def test_initrd_on_powerpc_is_a_kernel_address() -> None:
     log = parse_log("<6>[    0.0] Found initrd at 0xc000000003200000:0xc00000000332a400\n")
-    assert initrd_ranges(log) == (Range(0x3200000, 0x332A400),)
+    assert initrd_ranges(log) == (Span(0x3200000, 0x332A400),)
 
 
 def test_zones() -> None:
@@ -179,5 +179,5 @@ def test_nothing_but_input_error(text: str) -> None:
 @given(st.text())
 def test_every_log_is_fine(text: str) -> None:
     log = parse_log(text + "\n  node   0: [mem 0x1-0x2]")
-    assert early_node_ranges(log)[0][-1] == Range(1, 3)
+    assert early_node_ranges(log)[0][-1] == Span(1, 3)
     assert isinstance(initrd_ranges(log), tuple)

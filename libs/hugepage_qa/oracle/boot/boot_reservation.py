@@ -8,10 +8,10 @@ alloc_bootmem_huge_page(), hugetlb_hstate_alloc_pages(); lab measurements in doc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hugepage_qa.oracle.architecture import Machine, Node, Span
+from hugepage_qa.oracle.architecture import Machine, Node
 from hugepage_qa.oracle.boot.hugetlb_parameters import Allocation
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.sizes import GIB, MIB
+from hugepage_qa.sizes import GIB, MIB, Span
 from hugepage_qa.version import KernelVersion
 
 #: what early boot takes from the top of a node's memory: struct pages (64 of 4096 bytes) and a fixed part

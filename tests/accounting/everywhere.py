@@ -220,11 +220,5 @@ def _in_bytes(live: Live, vmstat: Mapping[str, int]) -> dict[str, int]:
 
 
 class Everywhere(LiveTest):
-    """Huge pages in every file that counts them.
-
-    :avocado: enable
-    """
-
     def test_everywhere(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(EVERYWHERE)

@@ -122,11 +122,5 @@ def _expect_hidden(live: Live, memory: Memory) -> None:
 
 
 class HiddenFrames(LiveTest):
-    """Who sees where memory lies, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_hidden_frames(self) -> None:
-        """Every case, those on hugetlb pages for every page size."""
         self.run_area(HIDDEN_FRAMES)

@@ -352,11 +352,5 @@ def _more_in_use(live: Live, before: dict[str, int]) -> int:
 
 
 class MachineAccounting(LiveTest):
-    """What the machine counts of hugetlb pages, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_machine(self) -> None:
-        """Every case for every page size."""
         self.run_area(ACCOUNTING)

@@ -134,11 +134,5 @@ def _free_memory(live: Live) -> int:
 
 
 class PoolAccounting(LiveTest):
-    """What the pools count of the pages that processes take and give back, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_pool(self) -> None:
-        """Every case for every page size."""
         self.run_area(ACCOUNTING)

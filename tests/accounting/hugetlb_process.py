@@ -390,11 +390,5 @@ def _require_nodes(live: Live) -> None:
 
 
 class ProcessAccounting(LiveTest):
-    """What a process and its mappings show of hugetlb pages, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_process(self) -> None:
-        """Every case for every page size."""
         self.run_area(ACCOUNTING)

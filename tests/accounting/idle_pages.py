@@ -120,11 +120,5 @@ def _referenced(memory: Memory) -> int:
 
 
 class IdlePages(LiveTest):
-    """Huge pages that are idle.
-
-    :avocado: enable
-    """
-
     def test_idle_pages(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(IDLE_PAGES)

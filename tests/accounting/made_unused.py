@@ -92,11 +92,5 @@ _USES = (_mapped, _written, _read, _read_by_another, _mapped_by_another)
 
 
 class MadeUnused(LiveTest):
-    """Pages of files that are made unused.
-
-    :avocado: enable
-    """
-
     def test_made_unused(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MADE_UNUSED)

@@ -249,11 +249,5 @@ def _expect_close(
 
 
 class MemoryReports(LiveTest):
-    """What the kernel's report of memory tells.
-
-    :avocado: enable
-    """
-
     def test_memory_report(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(REPORT)

@@ -68,11 +68,5 @@ def _counted(live: Live) -> Counted:
 
 
 class NodeCounters(LiveTest):
-    """Counters of huge pages of each node.
-
-    :avocado: enable
-    """
-
     def test_node_counters(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(NODE_COUNTERS)

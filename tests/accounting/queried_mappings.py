@@ -135,11 +135,5 @@ def _query(live: Live, actor: Actor, address: int, asked: int = 0, room: int = 0
 
 
 class QueriedMappings(LiveTest):
-    """What is told of a mapping at an address, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_queried_mappings(self) -> None:
-        """Every case."""
         self.run_area(QUERIED)

@@ -169,11 +169,5 @@ def _first_wrong(found: Sequence[int], expected: Sequence[int], mask: int) -> tu
 
 
 class ReadAnywhere(LiveTest):
-    """Files with an entry for each page.
-
-    :avocado: enable
-    """
-
     def test_read_anywhere(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(READ_ANYWHERE)

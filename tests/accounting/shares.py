@@ -388,11 +388,5 @@ def _need_few(live: Live, off: int) -> int:
 
 
 class MemoryShares(LiveTest):
-    """What smaps, smaps_rollup and status tell of memory of each kind.
-
-    :avocado: enable
-    """
-
     def test_shares(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SHARES)

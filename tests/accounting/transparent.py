@@ -369,11 +369,5 @@ def _resident(live: Live, memory: Memory) -> int:
 
 
 class TransparentAccounting(LiveTest):
-    """What the kernel counts of PMD-sized transparent huge pages.
-
-    :avocado: enable
-    """
-
     def test_transparent(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(TRANSPARENT)

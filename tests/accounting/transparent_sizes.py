@@ -253,11 +253,5 @@ def _unmap_half_of_the_last(memory: Memory) -> None:
 
 
 class SizesAccounting(LiveTest):
-    """What the kernel counts of transparent huge pages of each size.
-
-    :avocado: enable
-    """
-
     def test_sizes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SMALLER)

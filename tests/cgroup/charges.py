@@ -365,15 +365,8 @@ def _memory_current(group: ControlGroup) -> int:
 
 
 class HugetlbCharges(LiveTest):
-    """Charges of the hugetlb controller, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_version_1(self) -> None:
-        """Every case in a hierarchy of version 1."""
         self.run_area(VERSION_1)
 
     def test_version_2(self) -> None:
-        """Every case in the hierarchy of version 2."""
         self.run_area(VERSION_2)

@@ -154,11 +154,5 @@ def _has_generations(live: Live) -> bool:
 
 
 class CgroupCountedReclaim(LiveTest):
-    """Large folios that are reclaimed and had again.
-
-    :avocado: enable
-    """
-
     def test_counted_reclaim(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(COUNTED_RECLAIM)

@@ -115,11 +115,5 @@ def _expect_rise(live: Live, counter: str, before: dict[str, int], length: int) 
 
 
 class CgroupCountedWrites(LiveTest):
-    """Files that are written by processes of groups.
-
-    :avocado: enable
-    """
-
     def test_counted_writes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(COUNTED_WRITES)

@@ -237,11 +237,5 @@ def _back_from_swap(live: Live, group: ControlGroup) -> Memory:
 
 
 class ForgottenGroups(LiveTest):
-    """Control groups that were removed after huge pages.
-
-    :avocado: enable
-    """
-
     def test_forgotten_groups(self) -> None:
-        """Every case, once."""
         self.run_area(FORGOTTEN)

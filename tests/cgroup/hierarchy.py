@@ -119,15 +119,8 @@ def many_and_deep_groups(live: Live, group: HugetlbGroup) -> None:
 
 
 class HugetlbHierarchy(LiveTest):
-    """Limits of the hugetlb controller in a hierarchy, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_version_1(self) -> None:
-        """Every case in a hierarchy of version 1."""
         self.run_area(VERSION_1)
 
     def test_version_2(self) -> None:
-        """Every case in the hierarchy of version 2."""
         self.run_area(VERSION_2)

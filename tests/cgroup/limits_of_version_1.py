@@ -310,11 +310,5 @@ def _give_back(memory: Memory, *, shared: bool) -> None:
 
 
 class CgroupLimitsOfVersion1(LiveTest):
-    """Limits of groups in a hierarchy of version 1.
-
-    :avocado: enable
-    """
-
     def test_limits_of_version_1(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(LIMITS)

@@ -234,11 +234,5 @@ def _expect_stat(live: Live, group: ControlGroup, **pages: int) -> None:
 
 
 class MovedCharges(LiveTest):
-    """Charges of version 1 that move with their process, or stay in swap.
-
-    :avocado: enable
-    """
-
     def test_moved_charges(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MOVED_CHARGES)

@@ -53,15 +53,8 @@ def held_page_outlives_its_group(live: Live, group: HugetlbGroup) -> None:
 
 
 class OutlivedGroups(LiveTest):
-    """Charges of pages that outlive their file and their group, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_version_1(self) -> None:
-        """Every case in a hierarchy of version 1."""
         self.run_area(VERSION_1)
 
     def test_version_2(self) -> None:
-        """Every case in the hierarchy of version 2."""
         self.run_area(VERSION_2)

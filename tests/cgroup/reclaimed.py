@@ -374,11 +374,5 @@ def _read_number(actor: Actor, descriptor: int) -> int:
 
 
 class CgroupReclaimed(LiveTest):
-    """Huge pages that groups have too many of.
-
-    :avocado: enable
-    """
-
     def test_reclaimed(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(RECLAIMED)

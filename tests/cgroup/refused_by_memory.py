@@ -252,11 +252,5 @@ def _errno(ask: Callable[[], object]) -> int:
 
 
 class CgroupRefusedByMemory(LiveTest):
-    """Hugetlb pages that are refused to a group as memory, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_refused_by_memory(self) -> None:
-        """Every case in the hierarchy of version 2."""
         self.run_area(REFUSED)

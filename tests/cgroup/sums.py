@@ -130,15 +130,8 @@ def _sums(file: str, group: ControlGroup, below: Sequence[ControlGroup]) -> Iter
 
 
 class CgroupSums(LiveTest):
-    """Sums of the statistics of groups in a hierarchy.
-
-    :avocado: enable
-    """
-
     def test_version_1(self) -> None:
-        """Every case in a hierarchy of version 1, once for the machine."""
         self.run_area(SUMS_1)
 
     def test_version_2(self) -> None:
-        """Every case in the hierarchy of version 2, once for the machine."""
         self.run_area(SUMS_2)

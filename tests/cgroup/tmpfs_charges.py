@@ -128,11 +128,5 @@ def _touch(live: Live, file: HugeFile, offset: int) -> None:
 
 
 class CgroupTmpfsCharges(LiveTest):
-    """Huge pages of a tmpfs that a control group is not charged for.
-
-    :avocado: enable
-    """
-
     def test_tmpfs_charges(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(TMPFS_CHARGES)

@@ -337,11 +337,5 @@ def _collapses(group: ControlGroup) -> int:
 
 
 class CgroupTransparent(LiveTest):
-    """Transparent huge pages in control groups.
-
-    :avocado: enable
-    """
-
     def test_transparent(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(TRANSPARENT)

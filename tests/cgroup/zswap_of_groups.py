@@ -155,11 +155,5 @@ def _taken_of(live: Live, group: ControlGroup, left: int, most: int, *, any_of_i
 
 
 class CgroupZswap(LiveTest):
-    """Memory of groups that zswap takes.
-
-    :avocado: enable
-    """
-
     def test_zswap_of_groups(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(ZSWAP_OF_GROUPS)

@@ -279,8 +279,6 @@ def expect_content(guest: Guest) -> None:
 
 
 class Balloon(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -176,8 +176,6 @@ def swapped_out_v2(live: Live, guests: Guests) -> None:
 
 
 class Busy(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -238,8 +238,6 @@ def discarded(live: Live, guests: Guests) -> None:
 
 
 class Nodes(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

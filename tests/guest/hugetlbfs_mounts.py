@@ -122,7 +122,5 @@ def owners(live: Live, configured: Guests) -> None:
 
 
 class Mounts(GuestTest):
-    """See main.fmf."""
-
     def test_libvirt(self) -> None:
         self.run_area(LIBVIRT)

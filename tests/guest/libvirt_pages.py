@@ -204,7 +204,5 @@ def nodes_of_the_host(live: Live, guests: Guests) -> None:
 
 
 class LibvirtPages(GuestTest):
-    """See main.fmf."""
-
     def test_libvirt(self) -> None:
         self.run_area(LIBVIRT)

@@ -153,8 +153,6 @@ def daemon_killed(live: Live, guests: Guests) -> None:
 
 
 class Life(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -279,7 +279,5 @@ def no_such_directory(live: Live, guests: Guests) -> None:
 
 
 class MemoryBackends(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)

@@ -150,7 +150,5 @@ def nosharepages(live: Live, guests: Guests) -> None:
 
 
 class Backing(GuestTest):
-    """See main.fmf."""
-
     def test_libvirt(self) -> None:
         self.run_area(LIBVIRT)

@@ -340,8 +340,6 @@ def expect_no_such_pages(live: Live, guests: Guests, **options: Any) -> None:
 
 
 class MemoryDevices(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -184,8 +184,6 @@ def with_an_nvdimm(live: Live, hosts: TwoHosts) -> None:
 
 
 class MigratedMemory(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -217,8 +217,6 @@ def in_transparent_pages(live: Live, hosts: TwoHosts) -> None:
 
 
 class Migration(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -32,8 +32,6 @@ def pool_from_boot(live: Live, guests: Guests) -> None:
 
 
 class Nested(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

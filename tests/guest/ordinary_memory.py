@@ -182,8 +182,6 @@ def balloon_beside_khugepaged(live: Live, guests: Guests) -> None:
 
 
 class OrdinaryMemory(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

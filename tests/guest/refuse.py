@@ -289,8 +289,6 @@ def limit_on_reservations_v2(live: Live, guests: Guests) -> None:
 
 
 class Refuse(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

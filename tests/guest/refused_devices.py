@@ -191,8 +191,6 @@ def without_nvdimms(live: Live, guests: Guests) -> None:
 
 
 class RefusedDevices(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -200,8 +200,6 @@ def daemon_killed_in_a_start(live: Live, guests: Guests) -> None:
 
 
 class Release(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

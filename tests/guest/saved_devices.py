@@ -111,7 +111,5 @@ def plugged_in_and_saved(live: Live, guests: Guests) -> None:
 
 
 class SavedDevices(GuestTest):
-    """See main.fmf."""
-
     def test_libvirt(self) -> None:
         self.run_area(LIBVIRT)

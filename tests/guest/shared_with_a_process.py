@@ -92,8 +92,6 @@ def files_through_a_memfd(live: Live, guests: Guests) -> None:
 
 
 class Shared(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -110,8 +110,6 @@ def threads_take_the_same(_live: Live, guests: Guests) -> None:
 
 
 class Start(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -71,7 +71,5 @@ def as_a_memfd(live: Live, guests: Guests) -> None:
 
 
 class Users(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)

@@ -298,8 +298,6 @@ def bound_and_short(live: Live, guests: Guests) -> None:
 
 
 class VirtioMem(GuestTest):
-    """See main.fmf."""
-
     def test_qemu(self) -> None:
         self.run_area(QEMU)
 

@@ -252,11 +252,5 @@ def _expect_stats(live: Live, before: dict[str, int], outcome: str) -> None:
 
 
 class BrokenAgain(LiveTest):
-    """Memory that breaks more than once.
-
-    :avocado: enable
-    """
-
     def test_broken_again(self) -> None:
-        """Every case for every page size that the buddy allocator has, or once for the machine."""
         self.run_area(BROKEN_AGAIN)

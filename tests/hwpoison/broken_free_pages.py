@@ -133,11 +133,5 @@ def several_base_pages(live: Live) -> None:
 
 
 class BrokenFreePages(LiveTest):
-    """Pages that break in the pool.
-
-    :avocado: enable
-    """
-
     def test_free_pages(self) -> None:
-        """Every case for every page size that the buddy allocator has."""
         self.run_area(FREE_PAGES)

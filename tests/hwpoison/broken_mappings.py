@@ -182,11 +182,5 @@ def continued(live: Live) -> None:
 
 
 class BrokenMappings(LiveTest):
-    """Memory of which a part broke.
-
-    :avocado: enable
-    """
-
     def test_mappings(self) -> None:
-        """Every case for every page size that the buddy allocator has."""
         self.run_area(BROKEN_MAPPINGS)

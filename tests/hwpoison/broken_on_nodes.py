@@ -152,11 +152,5 @@ def _stats(live: Live) -> dict[int, dict[str, int]]:
 
 
 class BrokenOnNodes(LiveTest):
-    """Memory that breaks on a node, and out of a surplus.
-
-    :avocado: enable
-    """
-
     def test_on_nodes(self) -> None:
-        """Every case for every page size that the buddy allocator has, or once for the machine."""
         self.run_area(ON_NODES)

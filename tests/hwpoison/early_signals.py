@@ -221,11 +221,5 @@ def _set_of_sigbus(actor: Actor) -> bytes:
 
 
 class EarlySignals(LiveTest):
-    """Signals for memory that broke, before it is touched.
-
-    :avocado: enable
-    """
-
     def test_early_signals(self) -> None:
-        """Every case for every page size that the buddy allocator has."""
         self.run_area(EARLY_SIGNALS)

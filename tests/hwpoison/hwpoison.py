@@ -275,11 +275,5 @@ def broken_page_of_a_file(live: Live) -> None:
 
 
 class HwpoisonTest(LiveTest):
-    """Huge pages with broken memory.
-
-    :avocado: enable
-    """
-
     def test_hwpoison(self) -> None:
-        """Every case for every page size."""
         self.run_area(HWPOISON)

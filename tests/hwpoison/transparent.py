@@ -275,11 +275,5 @@ def _page_of_a_file(live: Live) -> tuple[Memory, int, int]:
 
 
 class HwpoisonTransparent(LiveTest):
-    """Transparent huge pages with broken memory.
-
-    :avocado: enable
-    """
-
     def test_transparent(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(HWPOISON)

@@ -307,7 +307,5 @@ def told_twice(live: Live) -> None:
 
 
 class MappedByKvm(LiveTest):
-    """See main.fmf."""
-
     def test(self) -> None:
         self.run_area(KVM)

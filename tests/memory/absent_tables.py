@@ -223,11 +223,5 @@ def told_in_their_places(live: Live) -> None:
 
 
 class AbsentTables(LiveTest):
-    """Mappings whose pages stand far from each other, with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_absent_tables(self) -> None:
-        """Every case for every page size."""
         self.run_area(ABSENT)

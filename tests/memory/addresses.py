@@ -322,11 +322,5 @@ def from_the_bottom_up(live: Live) -> None:
 
 
 class Addresses(LiveTest):
-    """Cases on the addresses of every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_addresses(self) -> None:
-        """Every case for every page size."""
         self.run_area(ADDRESSES)

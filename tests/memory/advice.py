@@ -389,11 +389,5 @@ def advice_by_another(live: Live) -> None:
 
 
 class Advice(LiveTest):
-    """Cases on madvise(2) with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_advice(self) -> None:
-        """Every case for every page size."""
         self.run_area(ADVICE)

@@ -72,11 +72,5 @@ def _wrong(memory: Memory, *, is_written: bool) -> int:
 
 
 class BesideSwap(LiveTest):
-    """Pages of a pool beside memory in swap, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_beside_swap(self) -> None:
-        """Every case for every page size."""
         self.run_area(BESIDE_SWAP)

@@ -259,11 +259,5 @@ def _expect_in(
 
 
 class CoreFiles(LiveTest):
-    """Core files of processes with huge pages.
-
-    :avocado: enable
-    """
-
     def test_core_files(self) -> None:
-        """Every case for every page size that the buddy allocator has."""
         self.run_area(CORES)

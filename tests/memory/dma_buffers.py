@@ -277,11 +277,5 @@ def _is_free(live: Live, pages: int) -> bool:
 
 
 class DmaBuffers(LiveTest):
-    """Buffers for devices in huge pages, those of a pool for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_dma_buffers(self) -> None:
-        """Every case, those on hugetlb pages for every page size."""
         self.run_area(BUFFERS)

@@ -226,11 +226,5 @@ def _expect_protected_in_both(live: Live, memory: Memory, feature: Feature, *, s
 
 
 class FaultEvents(LiveTest):
-    """Events of userfaultfd(2), of each kind of memory.
-
-    :avocado: enable
-    """
-
     def test_fault_events(self) -> None:
-        """Every case, those on hugetlb pages for every page size that the buddy allocator has."""
         self.run_area(FAULT_EVENTS)

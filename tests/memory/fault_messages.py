@@ -295,11 +295,5 @@ def _expect_done(live: Live, memory: Memory) -> None:
 
 
 class FaultMessages(LiveTest):
-    """Messages of userfaultfd(2) on faults.
-
-    :avocado: enable
-    """
-
     def test_fault_messages(self) -> None:
-        """Every case, those on hugetlb pages for every page size that the buddy allocator has."""
         self.run_area(FAULT_MESSAGES)

@@ -216,11 +216,5 @@ def _file(actor: Actor, length: int) -> _File:
 
 
 class FixedBuffers(LiveTest):
-    """Buffers that are registered with io_uring, in huge pages of all kinds.
-
-    :avocado: enable
-    """
-
     def test_fixed_buffers(self) -> None:
-        """Every case, those on hugetlb pages for every page size that the buddy allocator has."""
         self.run_area(FIXED_BUFFERS)

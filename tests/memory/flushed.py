@@ -162,11 +162,5 @@ def _have_written(live: Live, memory: Memory) -> None:
 
 
 class Flushed(LiveTest):
-    """Memory that is written when it was just taken.
-
-    :avocado: enable
-    """
-
     def test_flushed(self) -> None:
-        """Every case, those on hugetlb pages for every page size."""
         self.run_area(FLUSHED)

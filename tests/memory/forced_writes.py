@@ -123,11 +123,5 @@ def _words(memory: Memory, offsets: Iterable[int]) -> list[int]:
 
 
 class ForcedWrites(LiveTest):
-    """What debuggers write into huge pages that their owners may not write.
-
-    :avocado: enable
-    """
-
     def test_forced_writes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(FORCED)

@@ -137,11 +137,5 @@ def address_space_of_a_child(live: Live) -> None:
 
 
 class Fork(LiveTest):
-    """Cases on forked processes with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_fork(self) -> None:
-        """Every case for every page size."""
         self.run_area(FORK)

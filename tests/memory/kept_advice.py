@@ -145,11 +145,5 @@ def _flags(memory: Memory, page: int = 0) -> list[str]:
 
 
 class KeptAdvice(LiveTest):
-    """Advice that a mapping keeps.
-
-    :avocado: enable
-    """
-
     def test_kept_advice(self) -> None:
-        """Every case, once for the machine or for every page size."""
         self.run_area(KEPT)

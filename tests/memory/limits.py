@@ -154,11 +154,5 @@ def _limit(live: Live, actor: Actor, resource: int, size: int) -> None:
 
 
 class Limits(LiveTest):
-    """Cases on the limits of processes, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_limits(self) -> None:
-        """Every case for every page size."""
         self.run_area(LIMITS)

@@ -134,11 +134,5 @@ def _expect_filled(live: Live, memory: Memory) -> None:
 
 
 class Malloc(LiveTest):
-    """Cases on malloc(3) for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_malloc(self) -> None:
-        """Every case for every page size."""
         self.run_area(MALLOC)

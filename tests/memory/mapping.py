@@ -322,11 +322,5 @@ def protected_page_is_not_taken(live: Live) -> None:
 
 
 class Mapping(LiveTest):
-    """Cases on mappings of every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_mapping(self) -> None:
-        """Every case for every page size."""
         self.run_area(MAPPING)

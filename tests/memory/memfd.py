@@ -339,11 +339,5 @@ def sealed_by_others(live: Live) -> None:
 
 
 class Memfd(LiveTest):
-    """Cases on files without a name of every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_memfd(self) -> None:
-        """Every case for every page size."""
         self.run_area(MEMFD)

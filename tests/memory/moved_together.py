@@ -84,11 +84,5 @@ def transparent_pages(live: Live) -> None:
 
 
 class MovedTogether(LiveTest):
-    """Mappings that are moved together, of every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_moved_together(self) -> None:
-        """Every case for every page size."""
         self.run_area(TOGETHER)

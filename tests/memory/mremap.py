@@ -193,11 +193,5 @@ def misaligned_remap(live: Live) -> None:
 
 
 class Mremap(LiveTest):
-    """Cases on mappings of every page size of the machine that are moved and shrunk.
-
-    :avocado: enable
-    """
-
     def test_mremap(self) -> None:
-        """Every case for every page size."""
         self.run_area(MREMAP)

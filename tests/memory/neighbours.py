@@ -190,11 +190,5 @@ def _expect_no_place(live: Live, actor: Actor) -> None:
 
 
 class Neighbours(LiveTest):
-    """Cases on huge pages beside ordinary memory, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_neighbours(self) -> None:
-        """Every case for every page size."""
         self.run_area(NEIGHBOURS)

@@ -333,11 +333,5 @@ def sealed_mapping(live: Live) -> None:
 
 
 class OtherInterfaces(LiveTest):
-    """Cases on futexes, protection keys and cachestat(2), for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_other_interfaces(self) -> None:
-        """Every case for every page size."""
         self.run_area(INTERFACES)

@@ -147,11 +147,5 @@ def _used(memory: Memory) -> list[_Used]:
 
 
 class PageRanges(LiveTest):
-    """Cases on ranges of pages of every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_page_ranges(self) -> None:
-        """Every case for every page size."""
         self.run_area(PAGE_RANGES)

@@ -346,11 +346,5 @@ def direct_read_after_a_fork(live: Live) -> None:
 
 
 class Pinned(LiveTest):
-    """Cases on pages that the kernel holds for a process, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_pinned(self) -> None:
-        """Every case for every page size."""
         self.run_area(PINNED)

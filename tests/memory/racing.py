@@ -281,11 +281,5 @@ def stressed_file_of_reserved_pages(live: Live) -> None:
 
 
 class Racing(LiveTest):
-    """Cases on threads that use one page, for every page size that the buddy allocator has.
-
-    :avocado: enable
-    """
-
     def test_racing(self) -> None:
-        """Every case for every page size."""
         self.run_area(RACING)

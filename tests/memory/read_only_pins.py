@@ -389,11 +389,5 @@ def _expect_of_the_file(live: Live, shared: Memory, *, written: bool) -> None:
 
 
 class ReadOnlyPins(LiveTest):
-    """Pages that are pinned to be read alone.
-
-    :avocado: enable
-    """
-
     def test_read_only_pins(self) -> None:
-        """Every case, those on hugetlb pages for every page size."""
         self.run_area(READ_ONLY_PINS)

@@ -208,11 +208,5 @@ def _settled(live: Live, memory: Memory, expected: int) -> int:
 
 
 class RegisteredBuffers(LiveTest):
-    """Huge pages in buffers of io_uring, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_registered_buffers(self) -> None:
-        """Every case for every page size."""
         self.run_area(BUFFERS)

@@ -80,11 +80,5 @@ def _remap(live: Live, memory: Memory, place: int, page: int) -> None:
 
 
 class RemappedFiles(LiveTest):
-    """Files of which other pages are mapped in place.
-
-    :avocado: enable
-    """
-
     def test_remapped_files(self) -> None:
-        """Every case for every page size."""
         self.run_area(REMAPPED_FILES)

@@ -98,11 +98,5 @@ class Ring:
 
 
 class Rings(LiveTest):
-    """Rings of io_uring in huge pages, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_rings(self) -> None:
-        """Every case for every page size."""
         self.run_area(RINGS)

@@ -294,11 +294,5 @@ def _expect_writes_told(live: Live, memory: Memory, told: int) -> None:
 
 
 class Scanned(LiveTest):
-    """Cases on PAGEMAP_SCAN.
-
-    :avocado: enable
-    """
-
     def test_scanned(self) -> None:
-        """Every case, those on hugetlb pages for every page size."""
         self.run_area(SCANNED)

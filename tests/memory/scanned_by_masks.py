@@ -149,11 +149,5 @@ def _told(kinds: Sequence[Is | None], masks: Masks, start: int, end: int, most: 
 
 
 class ScannedByMasks(LiveTest):
-    """PAGEMAP_SCAN by masks that are drawn.
-
-    :avocado: enable
-    """
-
     def test_scanned_by_masks(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SCANNED_BY_MASKS)

@@ -63,11 +63,5 @@ def _changes(live: Live, length: int) -> tuple[Change, ...]:
 
 
 class SealedFiles(LiveTest):
-    """Files of every page size of the machine, and how long they are.
-
-    :avocado: enable
-    """
-
     def test_sealed_files(self) -> None:
-        """Every case for every page size."""
         self.run_area(SEALED_FILES)

@@ -272,11 +272,5 @@ def size_of_a_segment(live: Live) -> None:
 
 
 class SegmentControl(LiveTest):
-    """Cases on what is told of System V shared memory and its limits, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_segment_control(self) -> None:
-        """Every case for every page size."""
         self.run_area(SEGMENT_CONTROL)

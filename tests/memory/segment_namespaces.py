@@ -198,11 +198,5 @@ def expect_all_free(live: Live, pages: int) -> None:
 
 
 class SegmentNamespaces(LiveTest):
-    """Cases on segments in namespaces of their own, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_segment_namespaces(self) -> None:
-        """Every case for every page size."""
         self.run_area(SEGMENT_NAMESPACES)

@@ -387,11 +387,5 @@ def limit_of_locked_memory(live: Live) -> None:
 
 
 class Segments(LiveTest):
-    """Cases on System V shared memory with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_segments(self) -> None:
-        """Every case for every page size."""
         self.run_area(SEGMENTS)

@@ -224,11 +224,5 @@ def counted_tables(live: Live) -> None:
 
 
 class SharedTables(LiveTest):
-    """Cases on shared page tables, for the page sizes of the machine that have them.
-
-    :avocado: enable
-    """
-
     def test_shared_tables(self) -> None:
-        """Every case for every page size."""
         self.run_area(SHARED_TABLES)

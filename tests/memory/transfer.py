@@ -327,11 +327,5 @@ def transfer_without_a_page(live: Live) -> None:
 
 
 class Transfer(LiveTest):
-    """Cases on data that moves between huge pages and elsewhere, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_transfer(self) -> None:
-        """Every case for every page size."""
         self.run_area(TRANSFER)

@@ -349,11 +349,5 @@ def _expect_woken(live: Live, memory: Memory, features: Feature) -> None:
 
 
 class Unregistered(LiveTest):
-    """The end of userfaultfd(2) for memory, and what cannot have it.
-
-    :avocado: enable
-    """
-
     def test_unregistered(self) -> None:
-        """Every case, those on hugetlb pages for every page size of the machine."""
         self.run_area(UNREGISTERED)

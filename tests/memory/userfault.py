@@ -327,11 +327,5 @@ def copy_of_what_was_not_touched(live: Live) -> None:
 
 
 class UserfaultTest(LiveTest):
-    """Huge pages whose faults a program handles.
-
-    :avocado: enable
-    """
-
     def test_userfault(self) -> None:
-        """Every case for every page size."""
         self.run_area(USERFAULT)

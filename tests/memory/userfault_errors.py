@@ -142,11 +142,5 @@ def gone_on_once_more(live: Live) -> None:
 
 
 class UserfaultErrors(LiveTest):
-    """Huge pages that a program cannot fill.
-
-    :avocado: enable
-    """
-
     def test_errors(self) -> None:
-        """Every case for every page size."""
         self.run_area(USERFAULT_ERRORS)

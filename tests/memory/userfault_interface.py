@@ -197,11 +197,5 @@ def _expect_filled(live: Live, memory: Memory, fault: Userfault, *, zeroes: bool
 
 
 class UserfaultInterface(LiveTest):
-    """What a program asks of userfaultfd(2), and what it is promised.
-
-    :avocado: enable
-    """
-
     def test_userfault_interface(self) -> None:
-        """Every case, those on hugetlb pages for every page size that the buddy allocator has."""
         self.run_area(INTERFACE)

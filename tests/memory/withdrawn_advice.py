@@ -114,11 +114,5 @@ def withdrawn(live: Live) -> None:
 
 
 class WithdrawnAdvice(LiveTest):
-    """Cases on advice that is taken back with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_withdrawn_advice(self) -> None:
-        """Every case for every page size."""
         self.run_area(WITHDRAWN_ADVICE)

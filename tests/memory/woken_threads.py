@@ -318,11 +318,5 @@ def _expect_all_done(live: Live, watched: Watched) -> None:
 
 
 class WokenThreads(LiveTest):
-    """Threads that wait for who handles their faults (userfaultfd(2)).
-
-    :avocado: enable
-    """
-
     def test_woken_threads(self) -> None:
-        """Every case, those on hugetlb pages for every page size that the buddy allocator has."""
         self.run_area(WOKEN)

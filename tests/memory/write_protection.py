@@ -320,11 +320,5 @@ def expect_protected(live: Live, memory: Memory, *, is_protected: bool = True) -
 
 
 class WriteProtection(LiveTest):
-    """Huge pages that a program protects from writes.
-
-    :avocado: enable
-    """
-
     def test_write_protection(self) -> None:
-        """Every case for every page size."""
         self.run_area(PROTECTION)

@@ -287,11 +287,5 @@ def _expect_own(live: Live, owner: Memory, other: Memory, way: int) -> None:
 
 
 class WrittenByOthers(LiveTest):
-    """Cases on memory that other processes write, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_written_by_others(self) -> None:
-        """Every case for every page size."""
         self.run_area(WRITTEN_BY_OTHERS)

@@ -120,11 +120,5 @@ def _modes(nodes: Sequence[int], version: KernelVersion) -> Iterator[tuple[Mode,
 
 
 class ChosenNodes(LiveTest):
-    """Nodes that policies choose for huge pages, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_chosen_nodes(self) -> None:
-        """Every case for every page size."""
         self.run_area(CHOSEN)

@@ -155,11 +155,5 @@ def refused_calls(live: Live) -> None:
 
 
 class CountedMoves(LiveTest):
-    """How moves of pages are told and counted, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_counted_moves(self) -> None:
-        """Every case for every page size."""
         self.run_area(COUNTED)

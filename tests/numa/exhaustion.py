@@ -189,11 +189,5 @@ def _base_pages(live: Live, nodes: Sequence[int], length: int) -> Memory:
 
 
 class ExhaustionTest(LiveTest):
-    """Nodes that are asked for more than they have free in one piece.
-
-    :avocado: enable
-    """
-
     def test_exhaustion(self) -> None:
-        """Every case for every page size."""
         self.run_area(EXHAUSTION)

@@ -240,11 +240,5 @@ def _gone_on_with(live: Live, actor: Actor) -> Memory:
 
 
 class HeldPages(LiveTest):
-    """Pages that the kernel holds, or that came in any way, and NUMA nodes, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_held_pages(self) -> None:
-        """Every case for every page size."""
         self.run_area(HELD)

@@ -363,11 +363,5 @@ def _expect_own_page_first(live: Live, memory: Memory, node: int) -> None:
 
 
 class MemoryOfNodes(LiveTest):
-    """Pages that memory takes from NUMA nodes, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_memory_of_nodes(self) -> None:
-        """Every case for every page size."""
         self.run_area(MEMORY)

@@ -355,11 +355,5 @@ def _expect_moved(
 
 
 class MovedPages(LiveTest):
-    """Pages that move between NUMA nodes, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_moved_pages(self) -> None:
-        """Every case for every page size."""
         self.run_area(MOVING)

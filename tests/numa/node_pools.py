@@ -281,11 +281,5 @@ def _write(actor: Actor, path: str, number: int) -> None:
 
 
 class NodePools(LiveTest):
-    """The pools of the NUMA nodes, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_node_pools(self) -> None:
-        """Every case for every page size."""
         self.run_area(POOLS)

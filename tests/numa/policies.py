@@ -341,11 +341,5 @@ def home_of_a_range(live: Live) -> None:
 
 
 class NodePolicies(LiveTest):
-    """Policies of huge pages on NUMA nodes, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_policies(self) -> None:
-        """Every case for every page size."""
         self.run_area(POLICIES)

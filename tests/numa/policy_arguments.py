@@ -176,11 +176,5 @@ def _one_by_one(policy: str) -> str:
 
 
 class NumaPolicyArguments(LiveTest):
-    """Which policies there are, once for the machine.
-
-    :avocado: enable
-    """
-
     def test_policy_arguments(self) -> None:
-        """Every case, for the default page size."""
         self.run_area(ARGUMENTS)

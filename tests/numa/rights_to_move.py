@@ -199,11 +199,5 @@ def _expect_on(live: Live, memory: Memory, node: int, when: str) -> None:
 
 
 class RightsToMove(LiveTest):
-    """Who may move pages between NUMA nodes, and where to.
-
-    :avocado: enable
-    """
-
     def test_rights_to_move(self) -> None:
-        """Every case, those on hugetlb pages for every page size that the buddy allocator has."""
         self.run_area(RIGHTS)

@@ -169,11 +169,5 @@ def _weights(live: Live, nodes: Sequence[int]) -> dict[int, int | None]:
 
 
 class Weighted(LiveTest):
-    """Pages that come from NUMA nodes by weight, hugetlb pages for every page size that the buddy allocator has.
-
-    :avocado: enable
-    """
-
     def test_weighted(self) -> None:
-        """Every case."""
         self.run_area(WEIGHTED)

@@ -50,11 +50,5 @@ def added_to_a_busy_machine(live: Live) -> None:
 
 
 class AddedMemory(LiveTest):
-    """Memory that is added and taken, for every page size that the buddy allocator has.
-
-    :avocado: enable
-    """
-
     def test_added_memory(self) -> None:
-        """Every case for every page size."""
         self.run_area(ADDED_MEMORY)

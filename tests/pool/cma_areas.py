@@ -356,11 +356,5 @@ def _free(live: Live) -> int:
 
 
 class CmaAreas(LiveTest):
-    """Gigantic pages out of an area of hugetlb_cma=.
-
-    :avocado: enable
-    """
-
     def test_cma_areas(self) -> None:
-        """Every case for every gigantic page size."""
         self.run_area(AREAS)

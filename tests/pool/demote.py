@@ -273,11 +273,5 @@ def demote_is_write_only(live: Live) -> None:
 
 
 class Demote(LiveTest):
-    """Cases on the demotion of every page size of the machine that has a smaller one.
-
-    :avocado: enable
-    """
-
     def test_demote(self) -> None:
-        """Every case for every page size."""
         self.run_area(DEMOTE)

@@ -296,11 +296,5 @@ def _bound(live: Live, node: int, *, noreserve: bool) -> Memory:
 
 
 class MovableMemory(LiveTest):
-    """Memory for what can be moved alone, for every page size that the buddy allocator has.
-
-    :avocado: enable
-    """
-
     def test_movable_memory(self) -> None:
-        """Every case for every page size, or once."""
         self.run_area(MOVABLE)

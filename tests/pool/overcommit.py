@@ -264,11 +264,5 @@ def no_limit_for_gigantic_pages(live: Live) -> None:
 
 
 class Overcommit(LiveTest):
-    """Cases on the surplus pages of every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_overcommit(self) -> None:
-        """Every case for every page size."""
         self.run_area(OVERCOMMIT)

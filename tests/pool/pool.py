@@ -298,11 +298,5 @@ def mempolicy_of_the_writer(live: Live) -> None:
 
 
 class Pool(LiveTest):
-    """Cases on the pool of every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_pool(self) -> None:
-        """Every case for every page size."""
         self.run_area(POOL)

@@ -10,11 +10,6 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 
 class RandomOperations(LiveTest):
-    """Programs that are drawn at random; one that fails is reported in its smallest form.
-
-    :avocado: enable
-    """
-
     needs_only_areas = False
 
     def test_random(self) -> None:

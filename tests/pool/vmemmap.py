@@ -289,15 +289,8 @@ def _taken_by(live: Live, pages: int, *, on: bool) -> int:
 
 
 class Vmemmap(LiveTest):
-    """Pages without most of their struct pages, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_vmemmap(self) -> None:
-        """Every case for every page size."""
         self.run_area(VMEMMAP)
 
     def test_counted(self) -> None:
-        """What is counted of them."""
         self.run_area(COUNTED)

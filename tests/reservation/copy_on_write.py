@@ -333,11 +333,5 @@ def _stat(live: Live, actor: Actor) -> tuple[str, float]:
 
 
 class CopyOnWrite(LiveTest):
-    """Cases on copies of huge pages when there are not enough of them, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_copy_on_write(self) -> None:
-        """Every case for every page size."""
         self.run_area(COPY_ON_WRITE)

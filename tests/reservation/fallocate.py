@@ -321,11 +321,5 @@ def refused_calls(live: Live) -> None:
 
 
 class Fallocate(LiveTest):
-    """Cases on fallocate(2) with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_fallocate(self) -> None:
-        """Every case for every page size."""
         self.run_area(FALLOCATE)

@@ -386,11 +386,5 @@ def mapping_to_read_beyond_the_end(live: Live) -> None:
 
 
 class Hugetlbfs(LiveTest):
-    """Cases on the hugetlbfs with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_hugetlbfs(self) -> None:
-        """Every case for every page size."""
         self.run_area(HUGETLBFS)

@@ -200,11 +200,5 @@ def expect_left(live: Live, point: str, files: int) -> None:
 
 
 class HugetlbfsDirectories(LiveTest):
-    """Directories of a hugetlbfs with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_directories(self) -> None:
-        """Every case for every page size."""
         self.run_area(DIRECTORIES)

@@ -327,11 +327,5 @@ def no_extended_attributes(live: Live) -> None:
 
 
 class HugetlbfsOwners(LiveTest):
-    """Owners, modes and kinds of the files of a hugetlbfs with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_owners(self) -> None:
-        """Every case for every page size."""
         self.run_area(OWNERS)

@@ -289,11 +289,5 @@ def access_that_leaves_no_mark(live: Live) -> None:
 
 
 class HugetlbfsTimes(LiveTest):
-    """Times of files and directories of a hugetlbfs with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_times(self) -> None:
-        """Every case for every page size."""
         self.run_area(TIMES)

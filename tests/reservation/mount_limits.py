@@ -305,11 +305,5 @@ def expect_files(live: Live, point: str, free: int) -> None:
 
 
 class MountLimits(LiveTest):
-    """Limits of hugetlbfs mounts with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_mount_limits(self) -> None:
-        """Every case for every page size."""
         self.run_area(LIMITS)

@@ -252,11 +252,5 @@ def remounted(live: Live) -> None:
 
 
 class MountOptions(LiveTest):
-    """Options of hugetlbfs mounts with every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_mount_options(self) -> None:
-        """Every case for every page size."""
         self.run_area(OPTIONS)

@@ -115,11 +115,5 @@ def hole_under_a_held_page(live: Live) -> None:
 
 
 class OutlivedMounts(LiveTest):
-    """Cases on pages that outlive their file and its mount, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_outlived_mounts(self) -> None:
-        """Every case for every page size."""
         self.run_area(OUTLIVED)

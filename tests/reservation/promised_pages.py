@@ -207,11 +207,5 @@ def _mount(live: Live, least: int, most: int | None) -> str:
 
 
 class PromisedPages(LiveTest):
-    """Cases on what min_size= promises, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_promised_pages(self) -> None:
-        """Every case for every page size."""
         self.run_area(PROMISED)

@@ -371,11 +371,5 @@ def race_for_a_page_of_a_file(live: Live) -> None:
 
 
 class Reservation(LiveTest):
-    """Cases on the reservations of every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_reservation(self) -> None:
-        """Every case for every page size."""
         self.run_area(RESERVATION)

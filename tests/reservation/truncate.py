@@ -344,11 +344,5 @@ def advice_on_private_pages(live: Live) -> None:
 
 
 class Truncate(LiveTest):
-    """Cases on files of huge pages that shrink, for every page size of the machine.
-
-    :avocado: enable
-    """
-
     def test_truncate(self) -> None:
-        """Every case for every page size."""
         self.run_area(TRUNCATE)

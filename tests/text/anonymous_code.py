@@ -50,11 +50,5 @@ def code_that_was_data(live: Live) -> None:
 
 
 class HugetextAnonymousCode(LiveTest):
-    """Anonymous memory for code.
-
-    :avocado: enable
-    """
-
     def test_anonymous_code(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(CODE)

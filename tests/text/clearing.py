@@ -139,11 +139,5 @@ def _expect_huge(live: Live, program: TextProgram, huge: int, clearing: Clearing
 
 
 class HugetextClearing(LiveTest):
-    """What stays huge after each way to clear.
-
-    :avocado: enable
-    """
-
     def test_clearing(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(CLEARING)

@@ -292,11 +292,5 @@ def _counted(live: Live, **changes: int) -> dict[str, int]:
 
 
 class CollapsedText(LiveTest):
-    """Text that madvise(2) collapses.
-
-    :avocado: enable
-    """
-
     def test_collapsed_text(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(COLLAPSED)

@@ -170,11 +170,5 @@ def _after_touch(program: TextProgram) -> int:
 
 
 class TextOfPrograms(LiveTest):
-    """Program text on any kernel.
-
-    :avocado: enable
-    """
-
     def test_every_kernel(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(EVERY_KERNEL)

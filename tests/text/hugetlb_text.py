@@ -126,11 +126,5 @@ def _expect_hugetlb(live: Live, program: TextProgram, mapped: Memory) -> None:
 
 
 class HugetlbText(LiveTest):
-    """Text on hugetlb pages, for every page size that text is built for.
-
-    :avocado: enable
-    """
-
     def test_hugetlb_text(self) -> None:
-        """Every case for every page size."""
         self.run_area(HUGETLB_TEXT)

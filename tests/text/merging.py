@@ -188,11 +188,5 @@ def _expect_text(live: Live, kind: Kind, mode: int) -> None:
 
 
 class HugetextMerging(LiveTest):
-    """Which text becomes huge.
-
-    :avocado: enable
-    """
-
     def test_merging(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MERGING)

@@ -160,11 +160,5 @@ def _length(program: TextProgram) -> int:
 
 
 class HugetextPadding(LiveTest):
-    """Which text is padded.
-
-    :avocado: enable
-    """
-
     def test_padding(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(PADDING)

@@ -135,11 +135,5 @@ def _exempted_later(live: Live, size: int) -> TextProgram:
 
 
 class HugetextProcesses(LiveTest):
-    """Which processes get huge text.
-
-    :avocado: enable
-    """
-
     def test_processes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(PROCESSES)

@@ -141,11 +141,5 @@ def _threshold_size(live: Live) -> int:
 
 
 class HugetextValues(LiveTest):
-    """What the files of hugetext take.
-
-    :avocado: enable
-    """
-
     def test_values(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(VALUES)

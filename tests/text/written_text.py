@@ -127,11 +127,5 @@ def _need_small(library: TextProgram) -> None:
 
 
 class WrittenText(LiveTest):
-    """Text that is opened for writing.
-
-    :avocado: enable
-    """
-
     def test_written_text(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(WRITTEN)

@@ -361,11 +361,5 @@ def _filled_when_locked(live: Live, pages: int) -> Memory:
 
 
 class ThpAdvice(LiveTest):
-    """Advice on huge pages.
-
-    :avocado: enable
-    """
-
     def test_advice(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(ADVICE)

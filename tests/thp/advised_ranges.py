@@ -144,11 +144,5 @@ def refused(live: Live) -> None:
 
 
 class ThpAdvisedRanges(LiveTest):
-    """Advice on several ranges.
-
-    :avocado: enable
-    """
-
     def test_advised_ranges(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(RANGES)

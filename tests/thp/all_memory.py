@@ -106,11 +106,5 @@ def _give_back_parts(live: Live, memory: Memory) -> None:
 
 
 class ThpAllMemory(LiveTest):
-    """All memory in huge pages.
-
-    :avocado: enable
-    """
-
     def test_all_memory(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(ALL_MEMORY)

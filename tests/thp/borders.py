@@ -261,11 +261,5 @@ def _expect_locked_segment(live: Live, huge: bool, is_filled: bool) -> None:
 
 
 class ThpBorders(LiveTest):
-    """Huge pages whose mapping changes.
-
-    :avocado: enable
-    """
-
     def test_borders(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(BORDERS)

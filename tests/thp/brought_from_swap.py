@@ -55,11 +55,5 @@ def each_page_of_a_range(live: Live) -> None:
 
 
 class ThpBroughtFromSwap(LiveTest):
-    """Shared memory that comes back from swap.
-
-    :avocado: enable
-    """
-
     def test_brought_from_swap(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(BROUGHT)

@@ -210,11 +210,5 @@ def _write(file: HugeFile, offset: int) -> int:
 
 
 class ThpByteEnds(LiveTest):
-    """Bytes at the ends of holes and files.
-
-    :avocado: enable
-    """
-
     def test_byte_ends(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(BYTE_ENDS)

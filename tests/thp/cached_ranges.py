@@ -386,11 +386,5 @@ def _cachestat(live: Live, file: HugeFile, start: int, length: int) -> tuple[int
 
 
 class ThpCachedRanges(LiveTest):
-    """Ranges of files in the page cache.
-
-    :avocado: enable
-    """
-
     def test_cached_ranges(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(CACHED)

@@ -356,11 +356,5 @@ def _expect_collapsed(live: Live, memory: Memory, where: str) -> None:
 
 
 class ThpCollapse(LiveTest):
-    """MADV_COLLAPSE.
-
-    :avocado: enable
-    """
-
     def test_collapse(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(COLLAPSE)

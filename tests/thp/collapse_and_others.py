@@ -122,11 +122,5 @@ def _collapsed_beside(live: Live, memory: Memory) -> bool:
 
 
 class ThpCollapseAndOthers(LiveTest):
-    """MADV_COLLAPSE of memory that other processes have to do with.
-
-    :avocado: enable
-    """
-
     def test_collapse_and_others(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(OTHERS)

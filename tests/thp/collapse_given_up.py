@@ -366,11 +366,5 @@ def _pages_with_words(live: Live, memory: Memory) -> int:
 
 
 class ThpCollapseGivenUp(LiveTest):
-    """Collapses that do not come to their end.
-
-    :avocado: enable
-    """
-
     def test_collapse_given_up(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(GIVEN_UP)

@@ -106,11 +106,5 @@ def _by_khugepaged(live: Live, memory: Memory) -> None:
 
 
 class ThpCollapseLocked(LiveTest):
-    """Locked memory that is made huge.
-
-    :avocado: enable
-    """
-
     def test_collapse_locked(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(LOCKED)

@@ -426,11 +426,5 @@ def _faults(live: Live, path: str) -> int:
 
 
 class ThpCollapseSources(LiveTest):
-    """What huge pages are made of.
-
-    :avocado: enable
-    """
-
     def test_collapse_sources(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SOURCES)

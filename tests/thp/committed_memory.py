@@ -258,11 +258,5 @@ def _remove(memory: Memory) -> None:
 
 
 class ThpCommittedMemory(LiveTest):
-    """What is committed for shared memory.
-
-    :avocado: enable
-    """
-
     def test_committed_memory(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(COMMITTED)

@@ -358,11 +358,5 @@ def _swaps(live: Live) -> dict[str, int]:
 
 
 class ThpContents(LiveTest):
-    """What huge pages hold through all that happens to them.
-
-    :avocado: enable
-    """
-
     def test_contents(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(CONTENTS)

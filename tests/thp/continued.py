@@ -216,11 +216,5 @@ def _refusal(fault: Userfault, offset: int, length: int) -> int | None:
 
 
 class ThpContinued(LiveTest):
-    """Shared memory that a program has mapped.
-
-    :avocado: enable
-    """
-
     def test_continued(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(CONTINUED)

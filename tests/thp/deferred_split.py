@@ -225,11 +225,5 @@ def _events(live: Live) -> dict[str, int]:
 
 
 class ThpDeferredSplit(LiveTest):
-    """Huge pages that are split under pressure.
-
-    :avocado: enable
-    """
-
     def test_deferred_split(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(DEFERRED)

@@ -275,11 +275,5 @@ def _events(live: Live) -> dict[str, int]:
 
 
 class ThpDefrag(LiveTest):
-    """What a fault does to get a huge page.
-
-    :avocado: enable
-    """
-
     def test_defrag(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(DEFRAG)

@@ -269,11 +269,5 @@ def _disabled(actor: Actor) -> int:
 
 
 class ThpDisabled(LiveTest):
-    """Huge pages that a process forbids itself.
-
-    :avocado: enable
-    """
-
     def test_disabled(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(DISABLED)

@@ -219,11 +219,5 @@ def _expect_eligible(
 
 
 class ThpEligible(LiveTest):
-    """Which memory may get transparent huge pages, as smaps tells.
-
-    :avocado: enable
-    """
-
     def test_eligible(self) -> None:
-        """Every case, once for the machine or for every page size."""
         self.run_area(ELIGIBLE)

@@ -156,11 +156,5 @@ def _expect_kept(live: Live, file: HugeFile, first: int, kept: int) -> None:
 
 
 class ThpFallocatedEnds(LiveTest):
-    """What files keep behind their end.
-
-    :avocado: enable
-    """
-
     def test_fallocated_ends(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(FALLOCATED_ENDS)

@@ -198,11 +198,5 @@ def _counted(live: Live, path: str) -> int:
 
 
 class ThpFaultSizes(LiveTest):
-    """The size of huge page that a fault takes.
-
-    :avocado: enable
-    """
-
     def test_fault_sizes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(FAULTS)

@@ -314,11 +314,5 @@ def _mapped_whole(memory: Memory) -> int:
 
 
 class ThpFileFolios(LiveTest):
-    """Large folios of files.
-
-    :avocado: enable
-    """
-
     def test_file_folios(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(FILES)

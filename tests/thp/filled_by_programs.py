@@ -242,11 +242,5 @@ def _expect_refused(live: Live, memory: Memory) -> None:
 
 
 class ThpFilledByPrograms(LiveTest):
-    """Huge pages in memory that a program fills itself.
-
-    :avocado: enable
-    """
-
     def test_filled_by_programs(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(FILLED)

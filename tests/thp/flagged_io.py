@@ -168,11 +168,5 @@ def not_waited_for(live: Live, file: KnownFile) -> None:
 
 
 class ThpFlaggedIo(LiveTest):
-    """Large folios of files that are read and written with flags.
-
-    :avocado: enable
-    """
-
     def test_flagged_io(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(FLAGGED)

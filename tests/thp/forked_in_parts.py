@@ -89,11 +89,5 @@ def _expect_apart(live: Live, every: list[Memory], parts: list[tuple[int, int]])
 
 
 class ThpForkedInParts(LiveTest):
-    """Memory in parts that several processes have.
-
-    :avocado: enable
-    """
-
     def test_forked_in_parts(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(FORKED_PARTS)

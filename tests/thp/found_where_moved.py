@@ -239,11 +239,5 @@ def _expect_uses_seen(live: Live, memory: Memory, *, bitmap: IdleBitmap) -> None
 
 
 class ThpFoundWhereMoved(LiveTest):
-    """Pages that their process has moved.
-
-    :avocado: enable
-    """
-
     def test_found_where_moved(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(FOUND)

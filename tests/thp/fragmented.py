@@ -201,11 +201,5 @@ def collapsed(live: Live) -> None:
 
 
 class ThpFragmented(LiveTest):
-    """Memory that is fragmented on purpose.
-
-    :avocado: enable
-    """
-
     def test_fragmented(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(FRAGMENTED)

@@ -293,11 +293,5 @@ def _expect_beside(live: Live, memory: Memory, start: int, end: int) -> None:
 
 
 class ThpHeldFiles(LiveTest):
-    """Huge pages of a tmpfs that somebody has a hold of.
-
-    :avocado: enable
-    """
-
     def test_held_files(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(HELD_FILES)

@@ -372,11 +372,5 @@ def _shared_memory_may_be_huge(live: Live) -> bool:
 
 
 class Khugepaged(LiveTest):
-    """What khugepaged makes huge.
-
-    :avocado: enable
-    """
-
     def test_khugepaged(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(KHUGEPAGED_AREA)

@@ -133,11 +133,5 @@ def _filled_on(live: Live, node: int, advice: int) -> Memory:
 
 
 class ThpLateWrites(LiveTest):
-    """Memory that was written since the kernel could take it.
-
-    :avocado: enable
-    """
-
     def test_late_writes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(LATE_WRITES)

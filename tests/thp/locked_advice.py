@@ -122,11 +122,5 @@ def _expect_all_there(live: Live, memory: Memory, huge: int) -> None:
 
 
 class ThpLockedAdvice(LiveTest):
-    """Advice on memory that is locked.
-
-    :avocado: enable
-    """
-
     def test_locked_advice(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(LOCKED_ADVICE)

@@ -137,11 +137,5 @@ def _lock(live: Live, memory: Memory, pages: _Range) -> None:
 
 
 class ThpLockedLimits(LiveTest):
-    """Limits of locked memory.
-
-    :avocado: enable
-    """
-
     def test_locked_limits(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(LOCKED_LIMITS)

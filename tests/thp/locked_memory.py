@@ -338,11 +338,5 @@ def _expect_state(live: Live, what: str, memory: Memory, is_locked: bool, taken:
 
 
 class ThpLockedMemory(LiveTest):
-    """Locked memory.
-
-    :avocado: enable
-    """
-
     def test_locked_memory(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(LOCKED_MEMORY)

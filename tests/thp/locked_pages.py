@@ -354,11 +354,5 @@ def _expect_active(live: Live, what: str, memory: Memory) -> None:
 
 
 class ThpLockedPages(LiveTest):
-    """Pages of locked memory.
-
-    :avocado: enable
-    """
-
     def test_locked_pages(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(LOCKED_PAGES)

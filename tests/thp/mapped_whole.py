@@ -410,11 +410,5 @@ def _expect_shares(memory: Memory, live: Live, length: int, processes: int) -> N
 
 
 class ThpMappedWhole(LiveTest):
-    """Huge pages that stay mapped as a whole.
-
-    :avocado: enable
-    """
-
     def test_mapped_whole(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(WHOLE)

@@ -297,11 +297,5 @@ def _expect_in_smaps(live: Live, memory: Memory, merged: int) -> None:
 
 
 class ThpMerged(LiveTest):
-    """Huge pages that KSM merges.
-
-    :avocado: enable
-    """
-
     def test_merged(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MERGED)

@@ -119,11 +119,5 @@ def _alike(all_of_them: Sequence[Memory], wanted: Sequence[Sequence[int]]) -> in
 
 
 class ThpMergedByNode(LiveTest):
-    """Huge pages on two nodes that KSM merges.
-
-    :avocado: enable
-    """
-
     def test_merged_by_node(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(BY_NODE)

@@ -164,11 +164,5 @@ def _expect_mergeable(live: Live, memory: Memory, is_mergeable: bool) -> None:
 
 
 class ThpMergedOften(LiveTest):
-    """Base pages that many processes have, and processes that are merged as a whole.
-
-    :avocado: enable
-    """
-
     def test_merged_often(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(OFTEN)

@@ -146,11 +146,5 @@ def _hint_faults(live: Live) -> int:
 
 
 class ThpMisplaced(LiveTest):
-    """Huge pages on the wrong node.
-
-    :avocado: enable
-    """
-
     def test_misplaced(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MISPLACED)

@@ -254,11 +254,5 @@ def _run(live: Live, file: KnownFile, number: int) -> None:
 
 
 class ThpMixedFileOperations(LiveTest):
-    """Anything that is done to files in large folios in any order.
-
-    :avocado: enable
-    """
-
     def test_mixed_file_operations(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MIXED_FILES)

@@ -398,11 +398,5 @@ def _run(live: Live, memory: Memory, number: int, file: int | None = None) -> No
 
 
 class ThpMixedOperations(LiveTest):
-    """Anything that is done to huge pages in any order.
-
-    :avocado: enable
-    """
-
     def test_mixed_operations(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MIXED)

@@ -121,11 +121,5 @@ def _expect_whole(live: Live, memory: Memory) -> None:
 
 
 class MovedAndLeft(LiveTest):
-    """Huge pages that move between NUMA nodes, and some that cannot.
-
-    :avocado: enable
-    """
-
     def test_moved_and_left(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MOVED_AND_LEFT)

@@ -188,11 +188,5 @@ def _soft_dirty(
 
 
 class ThpMovedByUser(LiveTest):
-    """Memory that a program moves with userfaultfd(2).
-
-    :avocado: enable
-    """
-
     def test_moved_by_user(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MOVES)

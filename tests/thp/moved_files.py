@@ -116,11 +116,5 @@ def _move(live: Live, file: KnownFile, memory: Memory, node: int) -> None:
 
 
 class MovedFiles(LiveTest):
-    """Files whose pages move between NUMA nodes, on each file system that has large folios.
-
-    :avocado: enable
-    """
-
     def test_moved_files(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MOVED_FILES)

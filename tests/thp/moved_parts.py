@@ -95,11 +95,5 @@ def _expect_rest(live: Live, memory: Memory, start: int, length: int) -> None:
 
 
 class ThpMovedParts(LiveTest):
-    """Parts of mappings that move by base pages.
-
-    :avocado: enable
-    """
-
     def test_moved_parts(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(MOVED_PARTS)

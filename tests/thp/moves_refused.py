@@ -243,11 +243,5 @@ _CHANGES = _source_read_alone, _target_read_alone, _both_read_alone, _source_run
 
 
 class ThpMovesRefused(LiveTest):
-    """What UFFDIO_MOVE refuses.
-
-    :avocado: enable
-    """
-
     def test_moves_refused(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(REFUSED)

@@ -326,11 +326,5 @@ def policies_taken_from_mounts(live: Live) -> None:
 
 
 class ThpNodePolicies(LiveTest):
-    """Policies of transparent huge pages on NUMA nodes.
-
-    :avocado: enable
-    """
-
     def test_node_policies(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(NODE_POLICIES)

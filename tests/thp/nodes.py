@@ -390,11 +390,5 @@ def _read_counters(live: Live) -> dict[str, int]:
 
 
 class ThpNodes(LiveTest):
-    """Huge pages on NUMA nodes.
-
-    :avocado: enable
-    """
-
     def test_nodes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(NODES)

@@ -372,11 +372,5 @@ def _expect_bits(live: Live, memory: Memory, expected: Bits) -> None:
 
 
 class ThpPageBits(LiveTest):
-    """Bits that go with huge pages.
-
-    :avocado: enable
-    """
-
     def test_page_bits(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(BITS)

@@ -391,11 +391,5 @@ def _expect_guarded(live: Live, memory: Memory) -> None:
 
 
 class ThpParts(LiveTest):
-    """Parts of huge pages.
-
-    :avocado: enable
-    """
-
     def test_parts(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(PARTS)

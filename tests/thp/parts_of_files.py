@@ -168,11 +168,5 @@ def _map(live: Live, file: HugeFile, first: int, count: int, *, beyond: int = 0,
 
 
 class ThpPartsOfFiles(LiveTest):
-    """Mappings of parts of files of a tmpfs.
-
-    :avocado: enable
-    """
-
     def test_parts_of_files(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(PARTS_OF_FILES)

@@ -274,11 +274,5 @@ def _faults(live: Live, path: str, name: str) -> dict[str, int]:
 
 
 class ThpPolicy(LiveTest):
-    """Which anonymous memory gets transparent huge pages.
-
-    :avocado: enable
-    """
-
     def test_policy(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(POLICY)

@@ -165,11 +165,5 @@ def _files(live: Live) -> Iterator[tuple[_Copied, str]]:
 
 
 class ThpPrivateCopies(LiveTest):
-    """Copies that private mappings have of base pages of files in huge pages.
-
-    :avocado: enable
-    """
-
     def test_private_copies(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(PRIVATE_COPIES)

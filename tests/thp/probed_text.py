@@ -139,11 +139,5 @@ class _Uprobes:
 
 
 class ThpProbedText(LiveTest):
-    """Breakpoints of uprobes in huge pages.
-
-    :avocado: enable
-    """
-
     def test_probed_text(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(PROBED_TEXT)

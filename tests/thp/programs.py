@@ -245,11 +245,5 @@ def _segment(live: Live, actor: Actor, length: int) -> int:
 
 
 class ThpPrograms(LiveTest):
-    """Programs that are executed.
-
-    :avocado: enable
-    """
-
     def test_programs(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(PROGRAMS)

@@ -183,11 +183,5 @@ def _split_huge_pages(live: Live, memory: Memory) -> int:
 
 
 class ThpRacing(LiveTest):
-    """Threads that use transparent huge pages at the same time.
-
-    :avocado: enable
-    """
-
     def test_racing(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(RACING)

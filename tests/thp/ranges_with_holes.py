@@ -230,11 +230,5 @@ def _expect_written(live: Live, memory: Memory, offset: int, may: bool) -> None:
 
 
 class ThpRangesWithHoles(LiveTest):
-    """Ranges over huge pages and what is not mapped.
-
-    :avocado: enable
-    """
-
     def test_ranges_with_holes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(HOLES)

@@ -220,11 +220,5 @@ def mapped_once_more(live: Live) -> None:
 
 
 class ThpResized(LiveTest):
-    """Huge pages whose mapping changes its length.
-
-    :avocado: enable
-    """
-
     def test_resized(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(RESIZED)

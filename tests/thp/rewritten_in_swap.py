@@ -148,11 +148,5 @@ def _leave_memory(live: Live, memory: Memory, group: ControlGroup) -> None:
 
 
 class ThpRewrittenInSwap(LiveTest):
-    """Memory that is written to its place in swap again.
-
-    :avocado: enable
-    """
-
     def test_rewritten_in_swap(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(REWRITTEN)

@@ -173,11 +173,5 @@ def _new_file(live: Live, actor: Actor, path: str | None) -> HugeFile:
 
 
 class ThpSealedFiles(LiveTest):
-    """Files of shared memory in huge pages, and how long they are.
-
-    :avocado: enable
-    """
-
     def test_sealed_files(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SEALED_FILES)

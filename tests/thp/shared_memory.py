@@ -332,11 +332,5 @@ def _file(live: Live, path: str, advice: int | None) -> Memory:
 
 
 class ThpSharedMemory(LiveTest):
-    """Transparent huge pages in shared memory.
-
-    :avocado: enable
-    """
-
     def test_shared_memory(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SHARED)

@@ -251,11 +251,5 @@ def _expect_held(live: Live, memory: Memory, offset: int, length: int, value: in
 
 
 class ThpSmallerSizes(LiveTest):
-    """Huge pages smaller than a PMD.
-
-    :avocado: enable
-    """
-
     def test_smaller_sizes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SMALLER)

@@ -135,11 +135,5 @@ def _ends(file: KnownFile) -> list[int]:
 
 
 class ThpSparseFiles(LiveTest):
-    """Large folios of files that have holes.
-
-    :avocado: enable
-    """
-
     def test_sparse_files(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SPARSE)

@@ -115,11 +115,5 @@ def _split(live: Live, memory: Memory, zeroes: set[int]) -> None:
 
 
 class ThpSplitZeroes(LiveTest):
-    """Base pages of zeroes of huge pages that are split.
-
-    :avocado: enable
-    """
-
     def test_split_zeroes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SPLIT_ZEROES)

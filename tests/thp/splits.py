@@ -271,11 +271,5 @@ def _anonymous(live: Live) -> dict[str, Memory]:
 
 
 class ThpSplits(LiveTest):
-    """Splits that are asked for.
-
-    :avocado: enable
-    """
-
     def test_splits(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SPLITS)

@@ -58,11 +58,5 @@ def stored_over_nothing(live: Live, file: KnownFile) -> None:
 
 
 class ThpStoredFolios(LiveTest):
-    """Large folios of files that are written through mappings.
-
-    :avocado: enable
-    """
-
     def test_stored_folios(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(STORED)

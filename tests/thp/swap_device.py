@@ -92,11 +92,5 @@ def _with_those_of_size(live: Live) -> dict[str, int]:
 
 
 class ThpSwapDevice(LiveTest):
-    """Huge pages that are swapped out to a device.
-
-    :avocado: enable
-    """
-
     def test_swap_device(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SWAP_DEVICE)

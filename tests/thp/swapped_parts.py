@@ -368,11 +368,5 @@ def _filled_file(live: Live, huge: str) -> tuple[str, HugeFile, Memory]:
 
 
 class ThpSwappedParts(LiveTest):
-    """Parts of huge pages that are in swap.
-
-    :avocado: enable
-    """
-
     def test_swapped_parts(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(SWAPPED_PARTS)

@@ -385,11 +385,5 @@ def _made_where_words_were(live: Live, path: str, make: Callable[[HugeFile], Non
 
 
 class ThpTmpfsFiles(LiveTest):
-    """Files of a tmpfs in huge pages.
-
-    :avocado: enable
-    """
-
     def test_tmpfs_files(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(TMPFS_FILES)

@@ -380,11 +380,5 @@ def _expect_refused(live: Live, fault: Userfault, source: Memory) -> None:
 
 
 class ThpTmpfsLimits(LiveTest):
-    """Limits and options of a tmpfs.
-
-    :avocado: enable
-    """
-
     def test_tmpfs_limits(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(LIMITS)

@@ -389,11 +389,5 @@ def _expect_used(live: Live, memory: Memory, length: int) -> None:
 
 
 class ThpTrackers(LiveTest):
-    """What trackers see of huge pages.
-
-    :avocado: enable
-    """
-
     def test_trackers(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(TRACKERS)

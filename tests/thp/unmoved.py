@@ -75,11 +75,5 @@ def _bind(live: Live, node: int, _huge: bool, memory: Memory) -> None:
 
 
 class ThpUnmoved(LiveTest):
-    """Pages that cannot be moved.
-
-    :avocado: enable
-    """
-
     def test_unmoved(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(UNMOVED)

@@ -111,11 +111,5 @@ def _expect_left_alone(live: Live, memory: Memory, what: str) -> None:
 
 
 class ThpUnusedPages(LiveTest):
-    """Memory that nobody uses.
-
-    :avocado: enable
-    """
-
     def test_unused_pages(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(UNUSED)

@@ -378,11 +378,5 @@ def _is_moved(memory: Memory, old: int, new: int) -> bool:
 
 
 class ThpUserfault(LiveTest):
-    """Huge pages that userfaultfd(2) protects.
-
-    :avocado: enable
-    """
-
     def test_userfault(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(USERFAULT)

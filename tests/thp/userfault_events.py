@@ -99,11 +99,5 @@ def moved_by_the_program(live: Live) -> None:
 
 
 class ThpUserfaultEvents(LiveTest):
-    """Events of userfaultfd(2).
-
-    :avocado: enable
-    """
-
     def test_userfault_events(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(EVENTS)

@@ -151,11 +151,5 @@ def where_memory_ends(live: Live, file: KnownFile) -> None:
 
 
 class ThpWrittenOtherwise(LiveTest):
-    """Large folios of files that are written otherwise.
-
-    :avocado: enable
-    """
-
     def test_written_otherwise(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(WRITTEN)

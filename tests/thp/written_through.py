@@ -163,11 +163,5 @@ def _resident(memory: Memory) -> int:
 
 
 class ThpWrittenThrough(LiveTest):
-    """What was written through a mapping that goes.
-
-    :avocado: enable
-    """
-
     def test_written_through(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(WRITTEN_THROUGH)

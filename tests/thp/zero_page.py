@@ -59,11 +59,5 @@ def tables_that_stand_by(live: Live) -> None:
 
 
 class ThpZeroPage(LiveTest):
-    """The huge page of zeroes.
-
-    :avocado: enable
-    """
-
     def test_zero_page(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(ZERO_PAGE)

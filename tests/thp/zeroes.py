@@ -127,11 +127,5 @@ def _expect_about(live: Live, what: str, expected: int, found: int) -> None:
 
 
 class ThpZeroes(LiveTest):
-    """Pages of zeroes.
-
-    :avocado: enable
-    """
-
     def test_zeroes(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(ZEROES)

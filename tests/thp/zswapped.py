@@ -269,11 +269,5 @@ _WAYS: tuple[tuple[Callable[[Live, int], Memory], Back], ...] = (
 
 
 class ThpZswapped(LiveTest):
-    """Huge pages that zswap has taken.
-
-    :avocado: enable
-    """
-
     def test_zswapped(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(ZSWAPPED)

@@ -21,10 +21,7 @@ def needs_only_areas(module: ModuleType) -> bool:
 
 
 class ManyFiles(LiveTest):
-    """Runs the areas of the files that ``hugepage-qa run`` names.
-
-    :avocado: enable
-    """
+    """Runs the areas of the files that ``hugepage-qa run`` names."""
 
     timeout = LiveTest.timeout * max(1, len(_FILES))
 

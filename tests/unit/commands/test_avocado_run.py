@@ -268,9 +268,6 @@ def bad(live):
 def later(live): ...
 
 class {name}(LiveTest):
-    '''
-    :avocado: enable
-    '''
     def test(self):
         self.run_area(AREA)
 """

@@ -80,14 +80,12 @@ def move_pages(actor: Actor, addresses: Sequence[int], nodes: Sequence[int], fla
     return _move(actor, addresses, nodes, flags, 0)[1]
 
 
-def pages_told(
-    actor: Actor, addresses: Sequence[int], nodes: Sequence[int], flags: int = MOVE
-) -> tuple[int, list[int | None]]:
+def pages_told(actor: Actor, addresses: Sequence[int], nodes: Sequence[int]) -> tuple[int, list[int | None]]:
     """Move the page at each address to its node; return how many the kernel left, and what it told of each.
 
     That is where it is then, a negative errno, or nothing (move_pages(2)). Raises OSError.
     """
-    left, status = _move(actor, addresses, nodes, flags, _UNTOLD)
+    left, status = _move(actor, addresses, nodes, MOVE, _UNTOLD)
     return left, [None if word == _UNTOLD else word for word in status]
 
 

@@ -32,7 +32,8 @@ from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.kernel_check import KernelCheck
 from hugepage_qa.cases.result import ExitCode, Result, Verdict, exit_code
 from hugepage_qa.cases.throwaway_run import LiveWanted
-from hugepage_qa.commands.check_kernel import AREAS, run_check
+from hugepage_qa.commands.check_kernel import run_check
+from hugepage_qa.commands.check_request import AREAS
 from hugepage_qa.errors import InputError
 from hugepage_qa.process.supervised import SIGNALLED, exit_on_sigterm
 from hugepage_qa.qemu.debian_kernels import DebianKernel, choose_kernels

@@ -4,26 +4,18 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from hugepage_qa.cases.area_files import LIVE, live_areas
-from hugepage_qa.cases.boot.boot_matrix import Settings
-from hugepage_qa.cases.boot.case_groups import choose_groups
 from hugepage_qa.cases.kernel_check import KernelCheck
 from hugepage_qa.cases.result import BAD, exit_code
 from hugepage_qa.cases.run_settings import draw_seed
-from hugepage_qa.cases.selection import Selection
-from hugepage_qa.cases.throwaway_run import LiveWanted
 from hugepage_qa.commands.boot_commands import ARCHITECTURES
-from hugepage_qa.errors import InputError
-from hugepage_qa.qemu.packages import cache_directory, open_kernel
+from hugepage_qa.commands.check_request import AREAS, CheckRequest
 from hugepage_qa.report.check_report import CheckReport
-from hugepage_qa.sizes import parse_size
-
-AREAS = ("boot", *LIVE, "random")
 
 
 @click.command(name="check-kernel", epilog="Example: hugepage-qa check-kernel arch/x86/boot/bzImage")
@@ -40,31 +32,12 @@ AREAS = ("boot", *LIVE, "random")
 @click.option("--random", "random_boots", type=click.IntRange(0), default=0, help="Random command lines for each CPU.")
 @click.option("--operations", type=click.IntRange(0), default=0, help="Random operations on the pool of each size.")
 @click.option("--minutes", type=click.IntRange(0), default=0, help="Soak: so many minutes of random races.")
-@click.option("--seed", type=click.IntRange(0), help="Seed of what is random; it is printed.")
+@click.option("--seed", type=click.IntRange(0), default=draw_seed, help="Seed of what is random; it is printed.")
 @click.option("--within", type=click.FloatRange(min=0.1), metavar="MINUTES", help="Short cases first, until then.")
 @click.option("--machines", type=click.IntRange(1), help="Machines at once.  [as many as cores and memory allow]")
 @click.option("-x", "--exitfirst", is_flag=True, help="End at the first failure.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="DIRECTORY", help="New: results and evidence.")
-def check_kernel(
-    kernel: Path | None,
-    architectures: tuple[str, ...],
-    package: str | None,
-    suite: str | None,
-    append: str,
-    nodes: tuple[str, ...],
-    cpus: int,
-    areas: tuple[str, ...],
-    cases: tuple[str, ...],
-    sizes: tuple[str, ...],
-    random_boots: int,
-    operations: int,
-    minutes: int,
-    seed: int | None,
-    within: float | None,
-    machines: int | None,
-    exitfirst: bool,
-    output: Path | None,
-) -> None:
+def check_kernel(output: Path | None, exitfirst: bool, **asked: Any) -> None:
     """Boot KERNEL in throwaway machines and judge its boot parameters and every live case.
 
     KERNEL is an image (bzImage, Image, vmlinux) or a package of a kernel (.deb, .rpm); without it, the distribution's
@@ -73,44 +46,30 @@ def check_kernel(
 
     Exit code: 0 good, 1 a case failed, 2 nothing was decided, 3 the tool or its input is wrong.
     """
-    if kernel is not None and (package or suite):
-        raise InputError("KERNEL and --package or --suite: expected one kernel, leave out the one or the other")
-    selection = Selection(cases, tuple(parse_size(size) for size in sizes))
-    wants_boots = "boot" in areas if areas else not (cases or sizes)
-    folders = tuple(area for area in areas if area not in ("boot", "random")) if areas else LIVE
-    is_random = bool(random_boots or operations or minutes)
-    if within and (random_boots or minutes):
-        raise InputError("--within: --random and --minutes take what they take; leave them out")
-    if "random" in areas and not is_random:
-        raise InputError("--area random: expected how much of it, add --random, --operations or --minutes")
-    chosen_seed = draw_seed() if seed is None else seed
-    memory = tuple(parse_size(size) for size in nodes)
+    request = CheckRequest(**asked)
     console = Console()
     report = CheckReport(console, output)
-    live = LiveWanted(tuple(live_areas(folders)), selection, operations, minutes, chosen_seed, memory, cpus)
-    default = open_kernel(kernel, cache_directory()).architecture if kernel else "x86_64"
 
     def say(line: str) -> None:
         # a line of a download is long, and its words are no markup
         console.print(Text(line), soft_wrap=True)
 
-    settings = Settings(kernel, package, suite, append, machines=machines, say=say)
-    groups = choose_groups(()) if wants_boots else ()
+    live, settings, groups = request.live(), request.settings(say), request.groups()
     checks = [
         # what is wrong with one of them is told before another one takes its time
         KernelCheck(
             architecture,
             settings,
             groups,
-            random_boots,
+            request.random_boots,
             live,
             report.finished,
             report.under_way,
-            within and within * 60,
+            request.seconds,
         )
-        for architecture in dict.fromkeys(architectures or (default,))
+        for architecture in request.each_architecture()
     ]
-    random = f", random with --seed {chosen_seed}" if is_random else ""
+    random = f", random with --seed {request.seed}" if request.is_random else ""
     for check in checks:
         report.start(f"{check.architecture}: kernel {check.kernel.release}{random}", check.expected_results)
         # a name says which of several architectures it is of

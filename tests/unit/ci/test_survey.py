@@ -15,7 +15,7 @@ from rich.console import Console
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.cases.throwaway_run import LiveWanted
-from hugepage_qa.commands.check_kernel import AREAS
+from hugepage_qa.commands.check_request import AREAS
 from hugepage_qa.errors import InputError
 from hugepage_qa.qemu.debian_kernels import DebianKernel
 from hugepage_qa.qemu.kernel_image import KernelImage

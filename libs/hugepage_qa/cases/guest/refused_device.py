@@ -90,52 +90,43 @@ def every_refused_dimm(page: int, memory: int, neighbour: int, slots: int) -> It
 
     The guest has ``slots`` slots, and its memory is in pages of ``page`` bytes.
     """
-
-    def at(slot: int, address: int | None = None) -> Mapping[str, Mapping[str, str]]:
-        place = {} if address is None else {"base": hex(address)}
-        return {"address": {"type": "dimm", "slot": str(slot), **place}}
-
-    dimm = DeviceKind.DIMM
-    yield RefusedDevice(
-        "in the slot of another one", dimm, Meaning.PLACE_TAKEN, {"slot": 0}, elements=at(0), needs_neighbour=True
-    )
-    yield RefusedDevice("in a slot that there is not", dimm, Meaning.NO_SUCH_PLACE, {"slot": slots}, elements=at(slots))
-    yield RefusedDevice(
-        "where another one is",
-        dimm,
-        Meaning.PLACE_TAKEN,
-        {"addr": neighbour},
-        elements=at(1, neighbour),
-        needs_neighbour=True,
-    )
-    # below what the board keeps for such devices, where its own memory is
-    yield RefusedDevice("where no device can be", dimm, Meaning.NO_SUCH_PLACE, {"addr": page}, elements=at(1, page))
-    # behind the other one, which is as large
-    misaligned = neighbour + memory + _BASE_PAGE
-    yield RefusedDevice(
-        "at an address that is no multiple of the page",
-        dimm,
-        Meaning.MISALIGNED,
-        {"addr": misaligned},
-        elements=at(1, misaligned),
-    )
+    yield from _misplaced_dimms(page, memory, neighbour, slots)
     # libvirt makes it one. QEMU before 8.2 has whole pages for it, refuses the device, and keeps them: it unmaps no
     # more than was asked for, and munmap(2) takes no part of a huge page
     yield RefusedDevice(
         "of a size that is no multiple of the page",
-        dimm,
+        DeviceKind.DIMM,
         Meaning.MISALIGNED,
         backend={"size": memory + _BASE_PAGE},
         kept=True,
     )
-    yield RefusedDevice(
-        "in a cell that there is not",
-        dimm,
-        Meaning.NO_SUCH_CELL,
-        {"node": _NO_CELL},
-        elements={"target/node": str(_NO_CELL)},
-    )
-    yield RefusedDevice("in no cell", dimm, Meaning.EXCLUDE_EACH_OTHER, elements={"target/node": None})
+    yield _in_no_cell_of_the_guest(DeviceKind.DIMM)
+    yield RefusedDevice("in no cell", DeviceKind.DIMM, Meaning.EXCLUDE_EACH_OTHER, elements={"target/node": None})
+
+
+def _misplaced_dimms(page: int, memory: int, neighbour: int, slots: int) -> Iterator[RefusedDevice]:
+    """Yield each DIMM that is told a slot, or an address, where it cannot be."""
+
+    def put(what: str, meaning: Meaning, told: Mapping[str, int], *, needs_neighbour: bool = False) -> RefusedDevice:
+        place = {"type": "dimm", "slot": str(told.get("slot", 1))}
+        if "addr" in told:
+            place["base"] = hex(told["addr"])
+        elements = {"address": place}
+        return RefusedDevice(what, DeviceKind.DIMM, meaning, told, elements=elements, needs_neighbour=needs_neighbour)
+
+    yield put("in the slot of another one", Meaning.PLACE_TAKEN, {"slot": 0}, needs_neighbour=True)
+    yield put("in a slot that there is not", Meaning.NO_SUCH_PLACE, {"slot": slots})
+    yield put("where another one is", Meaning.PLACE_TAKEN, {"addr": neighbour}, needs_neighbour=True)
+    # below what the board keeps for such devices, where its own memory is
+    yield put("where no device can be", Meaning.NO_SUCH_PLACE, {"addr": page})
+    # behind the other one, which is as large
+    misaligned = neighbour + memory + _BASE_PAGE
+    yield put("at an address that is no multiple of the page", Meaning.MISALIGNED, {"addr": misaligned})
+
+
+def _in_no_cell_of_the_guest(kind: DeviceKind) -> RefusedDevice:
+    told = {"target/node": str(_NO_CELL)}
+    return RefusedDevice("in a cell that there is not", kind, Meaning.NO_SUCH_CELL, {"node": _NO_CELL}, elements=told)
 
 
 def every_refused_virtio_mem(memory: int, block: int) -> Iterator[RefusedDevice]:
@@ -163,13 +154,7 @@ def every_refused_virtio_mem(memory: int, block: int) -> Iterator[RefusedDevice]
         Meaning.MORE_THAN_THE_DEVICE,
         elements={"target/requested": str(memory + block)},
     )
-    yield RefusedDevice(
-        "in a cell that there is not",
-        DeviceKind.VIRTIO_MEM,
-        Meaning.NO_SUCH_CELL,
-        {"node": _NO_CELL},
-        elements={"target/node": str(_NO_CELL)},
-    )
+    yield _in_no_cell_of_the_guest(DeviceKind.VIRTIO_MEM)
 
 
 def every_refused_nvdimm(memory: int) -> Iterator[RefusedDevice]:

@@ -86,15 +86,8 @@ def expect_pages_to_follow(
     shared or not, ``expect_one`` looks at it before and afterwards, and ``fork`` returns what a child has of it.
     """
     first, second = _cpusets(live, version)
-    here, there = live.nodes[:2]
-    both = {here, there}
-    changes = [({here}, {there}), ({there}, {here}), (both, {there}), (both, {here}), ({there}, both), (both, both)]
-    if live.is_gigantic:
-        # each takes ten seconds of an emulated processor to be filled, moved and looked at
-        changes = changes[:1]
     flags = (True, False) if version is Version.ONE else (True,)
-    rows = [(old, new, node) for old, new in changes for node in sorted(old)]
-    cells = product(enumerate(rows), (False, True), flags, (False, True))
+    cells = product(enumerate(_changes_around_a_page(live)), (False, True), flags, (False, True))
     for (number, (old, new, node)), moves, follows, shared in cells:
         has_child = not number % 2
         with live.about(
@@ -109,11 +102,7 @@ def expect_pages_to_follow(
             actor = live.actor()
             first.add(actor)
             memory = map_one(actor, shared)
-            give_policy(memory, Mode.BIND, [node])
-            memory.fill()
-            expect_one(memory)
-            give_policy(memory, Mode.DEFAULT, [])
-            live.expect("node before", node, node_of(memory))
+            _fill_on(live, memory, node, expect_one)
             everyone = [memory, *([fork(memory, shared)] if has_child else [])]
             # a child has shared memory in its page tables when it has touched it
             everyone[-1].expect_filled()
@@ -126,6 +115,26 @@ def expect_pages_to_follow(
                 live.expect("node since", node_after(node, old, new) if follows else node, node_of(one))
                 one.expect_filled()
                 one.actor.end()
+
+
+def _changes_around_a_page(live: Live) -> list[tuple[set[int], set[int], int]]:
+    """Return the nodes that a cpuset has, those that it gets, and the node of the page, each of the old ones."""
+    here, there = live.nodes[:2]
+    both = {here, there}
+    changes = [({here}, {there}), ({there}, {here}), (both, {there}), (both, {here}), ({there}, both), (both, both)]
+    if live.is_gigantic:
+        # each takes ten seconds of an emulated processor to be filled, moved and looked at
+        changes = changes[:1]
+    return [(old, new, node) for old, new in changes for node in sorted(old)]
+
+
+def _fill_on(live: Live, memory: Memory, node: int, expect_one: Callable[[Memory], None]) -> None:
+    """Fill memory of one page on ``node``, to which no policy binds it afterwards."""
+    give_policy(memory, Mode.BIND, [node])
+    memory.fill()
+    expect_one(memory)
+    give_policy(memory, Mode.DEFAULT, [])
+    live.expect("node before", node, node_of(memory))
 
 
 def _list(nodes: Collection[int]) -> str:

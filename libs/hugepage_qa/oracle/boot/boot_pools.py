@@ -100,15 +100,8 @@ def expect_pools(draft: Draft) -> None:
     if 0 < reservation.bytes_at_most > room:
         draft.may_exhaust_memory = True
     _expect_sizes(draft)
-    if draft.cma.open_because:
-        _leave_cma_open(draft, draft.cma.open_because)
-    else:
-        _expect_cma(draft, plan, cma_only=cma_only)
-    set_later = plan.default if is_set_before_init(draft) else None
-    if set_later:
-        is_empty = reservation.pools[set_later].total.high == 0
-        expect_set_before_init(draft, set_later, is_certain=is_empty and _cma_is_certain(draft))
-    as_reserved = {size: pool for size, pool in reservation.pools.items() if size != set_later}
+    _expect_cma(draft, plan, cma_only=cma_only)
+    as_reserved = _pools_as_reserved(draft, plan.default, reservation)
     _expect_counts(draft, plan, as_reserved, CMA_ONLY if cma_only else CMA_SKIPS_GIGANTIC)
     for size in as_reserved:
         draft.pre_allocated.append(PreAllocated(pool_subject(size, "nr_hugepages"), string_get_size(size), LOG_POOL))
@@ -119,6 +112,15 @@ def expect_pools(draft: Draft) -> None:
     _expect_default(draft, plan.default)
     _expect_vm_nr_hugepages(draft, plan.default, plan, reservation)
     _expect_threads(draft, plan)
+
+
+def _pools_as_reserved(draft: Draft, default: int, reservation: Reservation) -> Mapping[int, Pool]:
+    """Return the pools that are as boot has reserved them: all, but for one that a word sets before init."""
+    if not is_set_before_init(draft):
+        return reservation.pools
+    is_empty = reservation.pools[default].total.high == 0
+    expect_set_before_init(draft, default, is_certain=is_empty and _cma_is_certain(draft))
+    return {size: pool for size, pool in reservation.pools.items() if size != default}
 
 
 def _expect_freeable(draft: Draft, size: int) -> None:
@@ -278,6 +280,9 @@ def _leave_cma_open(draft: Draft, reason: str) -> None:
 
 
 def _expect_cma(draft: Draft, plan: HugetlbPlan, *, cma_only: bool) -> None:
+    if draft.cma.open_because:
+        _leave_cma_open(draft, draft.cma.open_because)
+        return
     if draft.cma.total and not _cma_is_certain(draft):
         _leave_cma_open(draft, "memory decides whether the area can be reserved")
         return

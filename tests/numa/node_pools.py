@@ -1,6 +1,7 @@
 """Where a pool grows and shrinks: nr_hugepages of a machine and of a node, the policies of writers, surplus pages."""
 
 import os
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -18,6 +19,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 POOLS = Area("numa/pools")
 
@@ -26,6 +28,13 @@ POLICY = f"{HUGETLB_DOC} Interaction of Task Memory Policy with Huge Page Alloca
 _SYSCTL, _SYSCTL_WITH_POLICY = "proc/sys/vm/nr_hugepages", "proc/sys/vm/nr_hugepages_mempolicy"
 #: pages for which other nodes have room when two of them are to be there for sure: others may take one
 _ROOM = 3
+#: modes that choose among several nodes, and the first kernel that has each (set_mempolicy(2), fa3bea4e1f82)
+_OF_SEVERAL = {
+    Mode.BIND: KernelVersion(2, 6),
+    Mode.INTERLEAVE: KernelVersion(2, 6),
+    Mode.PREFERRED_MANY: KernelVersion(5, 15),
+    Mode.WEIGHTED_INTERLEAVE: KernelVersion(6, 9),
+}
 
 
 @POOLS.case(
@@ -179,6 +188,50 @@ def a_local_writer_changes_its_own_node(live: Live) -> None:
         for pages in (2, 0):
             _write(actor, policy, base + pages)
             _expect_pages_on(live, node, pages)
+
+
+@POOLS.case(
+    "whatever the mode of the writer's policy, nr_hugepages_mempolicy adds as many pages to each of its nodes, one or"
+    " several, and takes them from there, and leaves what all other nodes have; a preferred node is the lowest one that"
+    " is named, or that of the writer, and with the default policy all nodes are meant",
+    f"{POLICY} 1., 2., 3.; set_mempolicy(2); mm/mempolicy.c init_nodemask_of_mempolicy()",
+    nodes=2,
+    sizes=Sizes.BUDDY,  # each page that is added again may find memory too fragmented for a gigantic one
+)
+def policies_of_every_mode(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    _require_room(live, 3)
+    base, nodes = _persistent(live), live.nodes
+    for mode, given, processors, wanted in _policies(live):
+        reserve_on_all(live, 1)
+        actor = live.actor()
+        if processors:
+            run_on(actor, processors)
+        set_policy(actor, mode, given)
+        with live.about(f"{mode.name} of {given}, on the processors {processors or 'of all nodes'}"):
+            # from one page on each node: two pages more for one node are no mere chance, nodes take turns
+            for each in (3, 1, 0):
+                count = len(nodes) + (each - 1) * len(wanted)
+                _write(actor, policy, base + count)
+                live.expect_pool(nr=count, free=count)
+                for node in nodes:
+                    pages = each if node in wanted else 1
+                    live.expect_pool(node=node, nr=pages, free=pages)
+        actor.end()
+
+
+def _policies(live: Live) -> Iterator[tuple[Mode, Sequence[int], Collection[int], Sequence[int]]]:
+    """Yield modes, the nodes that each is given, the processors of who writes, none for all, and the nodes it means."""
+    nodes, each = live.nodes, read_nodes(live.host).each
+    for given in dict.fromkeys((*((node,) for node in nodes), nodes[1:], nodes)):
+        for mode, since in _OF_SEVERAL.items():
+            if live.kernel_version >= since:
+                yield mode, given, (), given
+        yield Mode.PREFERRED, given, (), given[:1]
+    for node, mode in product(nodes, (Mode.LOCAL, Mode.PREFERRED)):
+        if each[node].cpus:
+            yield mode, (), each[node].cpus, (node,)
+    yield Mode.DEFAULT, (), (), nodes
 
 
 @POOLS.case(

@@ -8,23 +8,26 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory, runs
+from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.pagemap_scan import Do, Is, Masks, Region, Scan, scan, scan_with
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size
-from hugepage_qa.cases.thp_policy import base_pages, expect_huge_zeroes, huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, expect_huge_zeroes, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 SCANNED = Area("memory/scanned", sizes=Sizes.ONCE)
 
 DOC = "Documentation/admin-guide/mm/pagemap.rst PAGEMAP_SCAN"
 WRITTEN = f"{DOC} PM_SCAN_WP_MATCHING; Documentation/admin-guide/mm/userfaultfd.rst UFFD_FEATURE_WP_ASYNC"
 SINCE = "6.7"
+#: kernels that tell what has no page table as written; earlier ones told nothing of it
+_HOLES_TOLD, _HOLES_TOLD_BY_BACKPORTS = KernelVersion(7, 3), (KernelVersion(6, 12, 117),)
 _KINDS = Is.FILE | Is.PRESENT | Is.SWAPPED | Is.PFNZERO | Is.HUGE
 #: what is written from then on is told by the next scan
 _PROTECT = Do.WP_MATCHING | Do.CHECK_WPASYNC
@@ -176,6 +179,54 @@ def _expect_part_protected(live: Live, memory: Memory, first: int, end: int, *, 
         expected = [Region(run.start * base, run.stop * base, Is.WRITTEN) for run in runs(told)]
         live.expect(f"what is written when {sorted(written)} are", expected, _written(live, memory))
     memory.expect_filled()
+
+
+@SCANNED.case(
+    "what MADV_DONTNEED drops of protected memory is told as written, and nothing else, until a scan protects it again"
+    " or a part of it: whole huge pages and parts of them, base pages, and what nobody has touched",
+    f"{WRITTEN}; MADV_DONTNEED dirties; fs/proc/task_mmu.c pagemap_scan_pte_hole(), pagemap_page_category()",
+    since=SINCE,
+)
+def dropped_pages(live: Live) -> None:
+    version = live.kernel_version
+    if version < _HOLES_TOLD and not version.follows_any(_HOLES_TOLD_BY_BACKPORTS):
+        raise CannotRun("this kernel does not tell memory without page tables as written")
+    let_rest(live)
+    every = pmd_size(live) // live.base_page
+    whole = (0, every), (every, 2 * every), (2 * every, 3 * every), (0, 2 * every), (0, 3 * every)
+    parts = (0, 1), (every - 1, every), (every // 2, every), (every - 1, 2 * every + 1), (every, 3 * every - 1)
+    for make, (first, end) in product((huge_pages, base_pages, advised), (*whole, *parts)):
+        memory = make(live, 3)
+        with live.about(f"{make.__name__}, base pages {first} to {end} dropped"):
+            _expect_dropped_told(live, memory, first, end, is_filled=make is not advised)
+        memory.actor.end()
+
+
+def _expect_dropped_told(live: Live, memory: Memory, first: int, end: int, *, is_filled: bool) -> None:
+    """Drop base pages from ``first`` to ``end`` of protected memory, and expect them to be told until protected."""
+    base = live.base_page
+    Userfault(memory, Mode.WRITE_PROTECTED, _ASYNC).write_protect(length=memory.length)
+    live.expect("what is written before", [], _written(live, memory))
+    dropped = Region(first * base, end * base, Is.WRITTEN)
+    memory.actor.call("madvise", memory.address + dropped.start, dropped.end - dropped.start, mmap.MADV_DONTNEED)
+    live.expect("what is written", [dropped], _written(live, memory))
+    absent = scan(live, memory, Is.WRITTEN, Is.WRITTEN | Is.PRESENT, without=Is.PRESENT).regions
+    live.expect("what is written and not present", [dropped], absent)
+    most = (end - first + 1) // 2
+    middle = dropped.start + most * base
+    told = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=_PROTECT, most=most).regions
+    live.expect("what is told of the first half", [Region(dropped.start, middle, Is.WRITTEN)], told)
+    rest = [Region(middle, dropped.end, Is.WRITTEN)] if middle < dropped.end else []
+    live.expect("what is told of the rest", rest, _written(live, memory, _PROTECT))
+    live.expect("what is written when all is protected", [], _written(live, memory))
+    last = dropped.end - base
+    live.expect("the last word that was dropped", 0, memory.actor.read(memory.address + dropped.end - WORD))
+    live.expect("what is written when that was read", [], _written(live, memory))
+    memory.actor.write(memory.address + last, 1)
+    live.expect("what is written of it", [Region(last, dropped.end, Is.WRITTEN)], _written(live, memory))
+    if is_filled:
+        changed = memory.wrong(0, dropped.start) + memory.wrong(dropped.end, memory.length - dropped.end)
+        live.expect("words beside it that changed", 0, changed)
 
 
 @SCANNED.case(

@@ -1,15 +1,20 @@
 """Forked processes and their huge pages: private ones are copied on write, shared ones are shared."""
 
 import mmap
+import signal
+from itertools import permutations
 
 from hugepage_qa.cases.address_space import expect_as_mapped
-from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import forked
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import expect_inherited, forked
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 FORK = Area("fork")
+_POISON = Feature.POISON | Feature.MISSING_HUGETLBFS
 COPY = "fork(2); mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_wp()"
 
 
@@ -134,6 +139,72 @@ def address_space_of_a_child(live: Live) -> None:
                     live.expect("VmSize", before - kept * live.size, expect_as_mapped(live, one))
             for one in (grandchild, child, memory.actor):
                 one.end()
+
+
+@FORK.case(
+    "a private page that a program has poisoned is SIGBUS in a child and in a child of that one, too, wherever it lies,"
+    " and takes no page; beside it they have the page that was there, copy it on write, and get zeroes where none was",
+    f"{COPY}; ioctl_userfaultfd(2) UFFDIO_POISON; include/linux/mm_inline.h copy_pte_marker()",
+    since="6.6",
+    sizes=Sizes.BUDDY,  # it would take minutes to clear gigantic pages again and again
+    pages=4,
+)
+def poisoned_pages(live: Live) -> None:
+    for poisoned, touched, missing in permutations(range(3)):
+        memory = live.map(3)
+        memory.touch(touched, 7)
+        Userfault(memory, Mode.MISSING, _POISON).poison(poisoned)
+        with live.about(f"page {poisoned} poisoned, {touched} touched, {missing} missing"):
+            child = forked(live, memory)
+            grandchild = forked(live, child)
+            for one in (memory, child, grandchild):
+                _expect_poisoned(live, one, poisoned, touched)
+                live.expect_pool(nr=4, free=3, resv=2)
+            live.expect_signal(signal.SIGBUS, memory.read, missing)
+            live.expect("what the child reads of a missing page", 0, child.read(missing))
+            live.expect_pool(nr=4, free=2, resv=2)
+            child.unmap()
+            grandchild.touch(touched, 8)
+            live.expect_pool(nr=4, free=2, resv=2)
+            live.expect("what parent and grandchild read", (7, 8), (memory.read(touched), grandchild.read(touched)))
+            for one in (memory, grandchild):
+                live.expect_signal(signal.SIGBUS, one.touch, poisoned)
+        for each in (grandchild, child, memory):
+            each.actor.end()
+        live.expect_pool(nr=4, free=4)
+
+
+@FORK.case(
+    "a page that a program has poisoned is SIGBUS in a child whose protected pages it handles, too, private and shared",
+    f"{COPY}; ioctl_userfaultfd(2) UFFDIO_POISON; Documentation/admin-guide/mm/userfaultfd.rst UFFD_EVENT_FORK;"
+    " include/linux/mm_inline.h copy_pte_marker(); mm/memory.c vma_needs_copy()",
+    since="6.6",
+    pages=3,
+)
+def poisoned_pages_that_are_handled(live: Live) -> None:
+    for shared, poisoned in ((False, 0), (False, 1), (True, 0), (True, 1)):
+        memory = live.map(2, shared=shared)
+        memory.touch(1 - poisoned, 7)
+        features = Feature.POISON | Feature.WP_HUGETLBFS_SHMEM | Feature.EVENT_FORK
+        # missing pages stay the kernel's: who got one for what is poisoned would wait for ever
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, features, waits=True)
+        fault.poison(poisoned)
+        child, _faults = fault.fork(live)
+        expect_inherited(live, child, 1)
+        with live.about(f"page {poisoned} poisoned, shared {shared}"):
+            for one in (memory, child):
+                _expect_poisoned(live, one, poisoned, 1 - poisoned)
+            live.expect_pool(nr=3, free=2, resv=1)
+        for each in (child, memory):
+            each.actor.end()
+        live.expect_pool(nr=3, free=3)
+
+
+def _expect_poisoned(live: Live, memory: Memory, poisoned: int, touched: int) -> None:
+    """Expect a page to be SIGBUS, read and written, and 7 in the one that was touched."""
+    for access in (memory.read, memory.touch):
+        live.expect_signal(signal.SIGBUS, access, poisoned)
+    live.expect("what is read of the page that was touched", 7, memory.read(touched))
 
 
 class Fork(LiveTest):

@@ -312,12 +312,17 @@ def forked(live: Live, memory: Memory, pages: int = 1, *, apart: bool = False) -
     They are in one page table, or ``apart`` in one each. Raises KnownBug where it has none, or lacks some of these.
     """
     child = memory.seen_by(memory.actor.fork())
+    expect_inherited(live, child, pages, apart=apart)
+    return child
+
+
+def expect_inherited(live: Live, child: Memory, pages: int, *, apart: bool = False) -> None:
+    """Expect who was forked to have the ``pages`` that were touched, as ``forked`` says. Raises KnownBug."""
     expected, found = pages * live.size, process_status(live, child.actor).hugetlb_pages
     # a table is passed over or not, with all that is in it
     lacking = found if apart and found in range(0, expected, live.size) else 0
     known = {Quirk.FORK_LOSES_PAGES: lacking} if live.mmu.may_seem_shared(live.size) else None
     live.expect("HugetlbPages of the child", expected, found, known)
-    return child
 
 
 def process_status(live: Live, actor: Actor) -> ProcessStatus:

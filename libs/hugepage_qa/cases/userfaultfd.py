@@ -323,9 +323,10 @@ class Userfault:
         other._memory = memory
         return other
 
-    def poison(self) -> None:
-        """Have every access to the first page, which is missing, end in SIGBUS. Raises OSError."""
-        self._ioctl("poison", self._memory.address, self._memory.size, 0, 0)
+    def poison(self, page: int = 0, *, offset: int = 0, length: int | None = None) -> None:
+        """Have every access to a page, which is missing, end in SIGBUS; or to ``length`` bytes. Raises OSError."""
+        size = self._memory.size if length is None else length
+        self._ioctl("poison", self._memory.at(page) + offset, size, 0, 0)
 
     def _ioctl(self, name: str, *words: int) -> tuple[int, ...]:
         return _ioctl(self._actor, self.descriptor, name, *words)

@@ -2,11 +2,14 @@
 
 import errno
 import mmap
+import signal
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import map_aligned, room_for
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import advised_shared_memory, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, Userfault
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -96,6 +99,54 @@ def moved_by_the_program(live: Live) -> None:
     live.expect_errno(errno.EBUSY, fault.move, shared)
     for each in (shared, child):
         each.expect_filled()
+
+
+@EVENTS.case(
+    "what a program has poisoned, base pages at any place of memory for huge pages, is SIGBUS in a child and in a child"
+    " of that one, too, where its parent still tracks what it protects in the child, private and shared, and in private"
+    " memory where it does not; what is beside it is there",
+    "ioctl_userfaultfd(2) UFFDIO_POISON; include/linux/mm_inline.h copy_pte_marker(); mm/memory.c vma_needs_copy(),"
+    " copy_nonpresent_pte()",
+    since="6.6",
+)
+def poisoned_and_forked(live: Live) -> None:
+    base = live.base_page
+    every = pmd_size(live) // base
+    parts = (0, 1), (every // 2, 3), (every - 1, 1), (0, every)
+    for (first, count), (shared, is_tracked) in product(parts, ((False, False), (False, True), (True, True))):
+        memory = advised_shared_memory(live, 2) if shared else huge_pages(live, 2)
+        memory.part(0).fill()
+        if not shared:
+            memory.advise(mmap.MADV_DONTNEED, 1, 1)
+        with live.about(f"{count} base pages from {first} on, shared {shared}, tracked {is_tracked}"):
+            _expect_poison_inherited(live, memory, first * base, count * base, is_tracked=is_tracked)
+        memory.actor.end()
+
+
+def _expect_poison_inherited(live: Live, memory: Memory, start: int, length: int, *, is_tracked: bool) -> None:
+    """Poison ``length`` bytes of the second huge page from ``start`` on, and expect SIGBUS there in two children."""
+    mode, features = Mode.MISSING, Feature.POISON | Feature.MISSING_SHMEM
+    if is_tracked:
+        # missing pages stay the kernel's: who got one for what is poisoned would wait for ever
+        mode, features = Mode.WRITE_PROTECTED, Feature.POISON | Feature.EVENT_FORK | Feature.WP_HUGETLBFS_SHMEM
+    fault = Userfault(memory, mode, features, waits=is_tracked)
+    fault.poison(1, offset=start, length=length)
+    if is_tracked:
+        child, faults = fault.fork(live)
+        grandchild, _faults = faults.fork(live)
+    else:
+        child = memory.seen_by(memory.actor.fork())
+        grandchild = child.seen_by(child.actor.fork())
+    for one in (memory, child, grandchild):
+        for offset in (start, start + length - WORD):
+            live.expect_signal(signal.SIGBUS, one.actor.read, one.at(1) + offset)
+            live.expect_signal(signal.SIGBUS, one.actor.write, one.at(1) + offset, _NEW_VALUE)
+        one.expect_filled(pages=1)
+    if not is_tracked and length < memory.size:
+        absent = child.at(1) + (start + memory.size // 4) % memory.size
+        live.expect("what the child reads of a missing page", 0, child.actor.read(absent))
+    for one in (grandchild, child):
+        one.actor.end()
 
 
 class ThpUserfaultEvents(LiveTest):

@@ -37,7 +37,7 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("forked-protected-memory", "forked-protected-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("watched-child", "watched-child-with-hugetlb-pages"), ("load ",)),
-    **dict.fromkeys(("poisoned-pages-that-are-handled",), ("load ",)),
+    **dict.fromkeys(("poisoned-pages-that-are-handled", "poisoned-and-forked"), ("load ",)),
     **dict.fromkeys(("written-while-they-are-scanned", "written-while-hugetlb-pages-are-scanned"), ("load ",)),
     **dict.fromkeys(("page-on-ext4", "page-on-xfs", "page-on-btrfs"), ("call write ",)),
     "reservations-of-each-kind-are-limited": ("call shmget ",),

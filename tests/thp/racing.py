@@ -3,20 +3,23 @@
 import errno
 import mmap
 import os
+from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import mount_debugfs
 from hugepage_qa.cases.forced_writes import debugging, need_forced_writes
+from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.race import at_once
+from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page
 from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, map_aligned, mount_tmpfs, pmd_size
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy, some_smaller_sizes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,
@@ -25,11 +28,12 @@ from hugepage_qa.kernel.uapi import (
 )
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Action, Refused
 from hugepage_qa.sizes import MIB
 
 RACING = Area("thp/racing", sizes=Sizes.ONCE)
 
+SMALLER = "mm/memory.c do_anonymous_page(), alloc_anon_folio()"
 FILL = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY"
 #: threads that fill, each a part of the memory
 _PARTS = 4
@@ -161,6 +165,59 @@ def zero_page(live: Live) -> None:
                 count = debugger.call("pwrite64", forced, written, length, memory.address)
                 live.expect("bytes written", length, count)
     other.expect_zero()
+
+
+@RACING.case(
+    "threads that touch other parts of what is to be one huge page smaller than a PMD at the same moment, some reading"
+    " before they write, find zeroes and then what they wrote: who comes second takes no larger page than there is room"
+    " for between the others",
+    f"{SMALLER}, pte_range_none()",
+    since="6.8",
+)
+def touched_in_parts(live: Live) -> None:
+    for size in _smaller_pages_that_come(live):
+        for actions in ((Action.TOUCH, Action.READ_FIRST), (Action.READ_FIRST,)):
+            clash_in_one_page(live, size, *actions * (RACERS // len(actions)))
+
+
+@RACING.case(
+    "threads that touch what is to be one huge page smaller than a PMD while another process reads and writes other"
+    " parts of it find what they wrote, and so does it",
+    f"process_vm_readv(2) process_vm_writev; {SMALLER}, pte_range_none()",
+    since="6.8",
+)
+def touched_from_outside(live: Live) -> None:
+    memory = base_pages(live)
+    live.expect("a word read from outside", 1, word_read_by(live, live.actor(), memory, 0))
+    for size in _smaller_pages_that_come(live):
+        clash_in_one_page(live, size, *(Action.TOUCH, Action.READ_FIRST_FROM_OUTSIDE) * (RACERS // 2))
+
+
+def _smaller_pages_that_come(live: Live) -> Iterator[int]:
+    """Have new memory in huge pages of one smaller size after the other; yield it, and expect faults to have taken it.
+
+    Raises CannotRun where the kernel has none, or memory is too fragmented for them.
+    """
+    set_policy(live, "never", pmd="never")
+    sizes = some_smaller_sizes(live)
+    if not sizes:
+        raise CannotRun("this kernel has no huge pages of smaller sizes")
+    for size, path in sizes:
+        live.set_knob(f"{path}/enabled", "always")
+        with_blocks(live, size, RACERS)
+        before = _taken(live, path)
+        with live.about(f"pages of {size >> 10} kB"):
+            yield size
+            if before is not None:  # since Linux 6.10
+                rose = (_taken(live, path) or 0) > before
+                if not rose:
+                    expect_no_shortage(live, size, RACERS)
+                live.expect("anon_fault_alloc rose", True, rose)
+        live.set_knob(f"{path}/enabled", "never")
+
+
+def _taken(live: Live, path: str) -> int | None:
+    return read_integer(ObservedTree(live.host), f"{path}/stats/anon_fault_alloc")
 
 
 def _expect_filled_by_others(live: Live, source: Memory, memory: Memory, fault: Userfault, give_back: int) -> None:

@@ -19,6 +19,8 @@ from hugepage_qa.process.actor import Action, Actor, Argument, Came
 RACERS = 4
 #: some hundred rounds on a machine that has nothing else to do
 _SECONDS = 1.5
+#: thousands of rounds on a machine that has nothing else to do
+_THREADS_SECONDS = 1.0
 
 
 def race(live: Live, file: HugeFile | None = None, *, noreserve: bool = False, one_page: bool = False) -> set[int]:
@@ -56,13 +58,23 @@ def clash(
     live.expect("what came of writing that may not", Came(0), beyond)
 
 
+def clash_in_one_page(live: Live, size: int, *actions: Action, shared: bool = False) -> None:
+    """Have a thread for each of ``actions`` touch another part of a page of ``size`` bytes that is to come.
+
+    They do so at the same moment, again and again, and each finds what it has stored. Shared memory is anonymous, too.
+    """
+    flags = (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | mmap.MAP_ANONYMOUS
+    actor = live.actor()
+    came = actor.clash(actions, _THREADS_SECONDS, size, flags, aligned=True)
+    live.expect("what came of each thread", [Came.DONE] * len(actions), came)
+    actor.end()
+
+
 def _flags(live: Live, file: HugeFile | None, *, shared: bool) -> int:
     flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
     return flags if file else flags | mmap.MAP_ANONYMOUS | MAP_HUGETLB | live.size_flag
 
 
-#: thousands of rounds on a machine that has nothing else to do
-_THREADS_SECONDS = 1.0
 #: of errno(3)
 _ANY_ERROR = range(1, 134)
 

@@ -55,6 +55,8 @@ class Action(Enum):
     """What a thread does to a mapping, or to its file, while others do theirs: act() in same_moment.c."""
 
     TOUCH = "t"
+    READ_FIRST = "l"
+    READ_FIRST_FROM_OUTSIDE = "o"
     COPY = "c"
     DISCARD = "d"
     REPLACE = "r"
@@ -199,14 +201,18 @@ class Actor:
         outcomes = int(self._ask("race", processes, round(1000 * seconds), length, flags, fd, step)[0])
         return {number for number in range(processes + 1) if outcomes >> number & 1}
 
-    def clash(self, actions: Sequence[Action], seconds: float, length: int, flags: int, fd: int = -1) -> list[Came]:
+    def clash(
+        self, actions: Sequence[Action], seconds: float, length: int, flags: int, fd: int = -1, *, aligned: bool = False
+    ) -> list[Came]:
         """Have a thread for each of ``actions`` do it at the same moment to ``length`` bytes that are mapped anew.
 
         They do so for ``seconds``; returned is what came of each action, in any round. ``flags`` are MAP_*; ``fd`` is
-        emptied after a round. Raises Refused where nothing can be mapped.
+        emptied after a round. ``aligned`` memory begins at a multiple of ``length``, and all threads store, all over
+        it. Raises Refused where nothing can be mapped.
         """
         words = "".join(action.value for action in actions).encode()
-        _rounds, came = self._ask("clash", _encode(words), round(1000 * seconds), length, flags, fd)
+        more = [1] if aligned else []
+        _rounds, came = self._ask("clash", _encode(words), round(1000 * seconds), length, flags, fd, *more)
         return [Came(byte) for byte in bytes.fromhex(came)]
 
     def repeat(self, name: str, *arguments: Argument) -> None:

@@ -46,6 +46,8 @@ _WITHOUT_HUGE_PAGES = {
     "ineligible-pool",
     "filled-and-read-only",
     "filled-by-others",
+    "touched-from-outside",
+    "touched-in-parts",
     "in-private",
     "kept-behind-the-end",
     "pages-behind-holes",

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import time
+from itertools import product
 
 import pytest
 
@@ -40,6 +41,16 @@ def test_threads_that_clash_tell_what_came_of_each_action(actor: Actor) -> None:
     for actions in (0, 33):
         with pytest.raises(ValueError, match="malformed"):
             actor.clash([touch] * actions, 0, PAGE, PRIVATE)
+
+
+def test_threads_store_all_over_memory_that_is_aligned(actor: Actor) -> None:
+    ways = Action.TOUCH, Action.READ_FIRST, Action.READ_FIRST_FROM_OUTSIDE, Action.TOUCH
+    for actions, pages in product((ways, ways[:2]), (1, 4)):
+        assert actor.clash(actions, 0.1, pages * PAGE, PRIVATE, aligned=True) == [Came.DONE] * len(actions)
+    fd = actor.call("memfd_create", "file", 0)
+    came = actor.clash(ways[:3], 0, PAGE, mmap.MAP_SHARED, fd, aligned=True)
+    # nothing is behind the end of an empty file
+    assert came == [Came.SIGBUS, Came.SIGBUS, Came.REFUSED]
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,11 @@
  *         For that time, again and again, new PROCESSES map LENGTH bytes at the same moment, each a multiple of STEP
  *         further into FD, store there at the same moment, and unmap them; then the file is emptied. Bit N: in a round
  *         N of them stored.
- *     clash ACTIONS MILLISECONDS LENGTH FLAGS FD
+ *     clash ACTIONS MILLISECONDS LENGTH FLAGS FD [ALIGNED]
  *         For that time, again and again, LENGTH bytes are mapped, a thread for each byte of ACTIONS, see act(), does
  *         that to them at the same moment, and looks at them when all have; then they are unmapped, and the file
  *         is emptied. The value is how many rounds there were, the buffer what came of each action in any of them: enum
- *         came.
+ *         came. Where ALIGNED is not 0 the memory begins at a multiple of LENGTH, and all threads store, all over it.
  *   repeaters.c
  *     repeat NAME ARGUMENT...            a new thread makes this system call again and again, until stop; it copies
  *                                        buffers

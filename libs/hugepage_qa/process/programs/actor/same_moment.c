@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -127,10 +128,17 @@ static struct {
 	int is_over, error;
 } clash;
 
-/* Each thread stores in a word of its own, far from those of others. */
+/*
+ * Each thread stores in a word of its own, far from those of others; in memory that is aligned to its length these are
+ * in all of it, and the threads take turns.
+ */
 static volatile uint64_t *word_of(const char *memory, long number)
 {
-	return word_at((long)memory + arguments[2] / RACERS * number);
+	long parts = arguments[5] ? clash.meetings.comers : RACERS;
+
+	if (arguments[5])
+		number = (number + clash.rounds) % parts;
+	return word_at((long)memory + arguments[2] / parts * number);
 }
 
 static int came_of(int failed)
@@ -146,6 +154,20 @@ static int makes_copies(void)
 	return memchr(clash.actions, 'c', sizeof(clash.actions)) != NULL;
 }
 
+/* Read a word that nobody has stored to, and write it, by system calls. */
+static int copy_to(volatile uint64_t *word, uint64_t value)
+{
+	uint64_t found;
+	struct iovec here = {&found, sizeof(found)}, there = {(void *)word, sizeof(found)};
+
+	if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) != sizeof(found))
+		return REFUSED;
+	if (found)
+		return WRONG;
+	found = value;
+	return came_of(process_vm_writev(getpid(), &here, 1, &there, 1, 0) != sizeof(found));
+}
+
 static int act(char action, long number, char **memory, uint64_t value)
 {
 	char *place = clash.place;
@@ -156,6 +178,10 @@ static int act(char action, long number, char **memory, uint64_t value)
 	switch (action) {
 	case 't': /* touch */
 		return store(word_of(place, number), value);
+	case 'l': /* look at what nobody has stored to, and touch it */
+		return look(word_of(place, number), 0, 0) | store(word_of(place, number), value);
+	case 'o': /* the same from outside, as another process does */
+		return copy_to(word_of(place, number), value);
 	case 'c': /* copy: touch what it has mapped privately of the file */
 		*memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
 		if (*memory == MAP_FAILED)
@@ -186,12 +212,24 @@ static int act(char action, long number, char **memory, uint64_t value)
 	return WRONG;
 }
 
+/* A processor that still has a page that was replaced finds its own word there: the others tell. */
+static int look_at_all(uint64_t first_value)
+{
+	int came = 0;
+
+	for (long word = 0; word < clash.meetings.comers; word++)
+		came |= look(word_of(clash.place, word), first_value + (uint64_t)word, 0);
+	return came;
+}
+
 /* Of the actions that store. */
 static int look_again(char action, long number, char *memory, uint64_t value)
 {
 	int came;
 
-	if (action == 't')
+	if (arguments[5])
+		return look_at_all(value - (uint64_t)number);
+	if (memchr("tlo", action, 3))
 		return look(word_of(memory, number), value, 0);
 	if (action != 'c' || memory == MAP_FAILED)
 		return DONE;
@@ -245,13 +283,28 @@ static void *run_clash(void *number_of)
 	}
 }
 
+/* A place that begins at a multiple of its length. */
+static char *map_aligned(void)
+{
+	size_t length = (size_t)arguments[2], before;
+	char *room = mmap(NULL, 2 * length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (room == MAP_FAILED)
+		return room;
+	before = (length - (size_t)room % length) % length;
+	if (before)
+		munmap(room, before);
+	munmap(room + before + length, length - before);
+	return room + before;
+}
+
 /*
- * Places where nothing else is mapped, aligned as the kernel aligns such mappings; 0 unless there are none. They stay
- * mapped: a round maps over them, and the stacks of its threads would be given the same addresses.
+ * Places where nothing else is mapped, aligned as the kernel aligns such mappings, or to their length; 0 unless there
+ * are none. They stay mapped: a round maps over them, and the stacks of its threads would be given the same addresses.
  */
 static int find_places(void)
 {
-	clash.place = map_at(NULL, MAP_NORESERVE);
+	clash.place = arguments[5] ? map_aligned() : map_at(NULL, MAP_NORESERVE);
 	if (clash.place == MAP_FAILED)
 		return -1;
 	clash.elsewhere = map_at(NULL, MAP_NORESERVE);

@@ -38,6 +38,8 @@ _WITHOUT_HUGE_PAGES = {
     "blocks-of-a-node-alone",
     "counted-text",
     "denied-and-forced-without-a-mapping",
+    # flags of base pages, and counters of what is locked
+    "unlocked-in-parts",
     "eligible",
     "eligible-files",
     "eligible-memory",

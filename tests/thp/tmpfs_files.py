@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -36,12 +37,15 @@ from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 TMPFS_FILES = Area("thp/tmpfs-files", sizes=Sizes.ONCE, uncleared=True)
 
 DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
 _PAGES = 8
 _VALUE = 77
+#: "mm: shmem: fix minor off-by-one in shrinkable calculation": before, one base page behind the end was too few
+_ONE_PAGE_SINCE = KernelVersion(6, 12)
 
 
 @TMPFS_FILES.case(
@@ -82,28 +86,91 @@ def room_behind_the_end(live: Live) -> None:
 
 def _expect_given_up(live: Live, point: str, offset: int, left: int) -> None:
     """Expect a file that fills a mount by a word at ``offset`` to keep ``left`` bytes, and another to get a page."""
-    size, page = pmd_size(live), live.base_page
-    with_blocks(live, size, 1)
+    with_blocks(live, pmd_size(live), 1)
     actor = live.actor()
     first, second = (HugeFile(live, actor, live.open(actor, f"{point}/{offset}-{name}")) for name in (1, 2))
     _write(live, first, offset)
+
+    def expect_held() -> None:
+        live.expect("what the first file holds", _VALUE, _read(live, first, offset))
+
+    _expect_room_given(live, point, first, second, left, expect_held)
+    _expect_gone(live, point, first, second)
+
+
+def _expect_room_given(
+    live: Live, point: str, first: HugeFile, second: HugeFile, left: int, expect_held: Callable[[], None]
+) -> None:
+    """Expect the ``first`` file, a huge page that fills a mount, to keep ``left`` bytes, and the second to get a page.
+
+    ``expect_held`` judges what the first one holds then. Raises CannotRun where memory is too fragmented for it.
+    """
+    size, page = pmd_size(live), live.base_page
     taken = first.blocks
     if taken != size:
         expect_no_shortage(live, size, 1)
     live.expect("st_blocks of a file in a huge page", size, taken)
     live.expect("bytes that statfs tells as free", 0, _free_room(live, point))
     if left == size:
-        live.expect_errno(errno.ENOSPC, actor.call, "pwrite64", second.descriptor, bytes(WORD), WORD, 0)
+        live.expect_errno(errno.ENOSPC, second.actor.call, "pwrite64", second.descriptor, bytes(WORD), WORD, 0)
     else:
-        _write(live, second, 0)
+        word = live.host.uapi.pack("Q", _VALUE)
+        written = second.actor.result("pwrite64", second.descriptor, word, WORD, 0)
+        live.expect("bytes that a second file had room for", WORD, written)
         live.expect("what the second file holds", _VALUE, _read(live, second, 0))
-    live.expect("what the first file holds", _VALUE, _read(live, first, offset))
+    expect_held()
     expected = left, min(page, size - left)
     live.expect("st_blocks of both files", expected, (first.blocks, second.blocks))
     live.expect("bytes that statfs tells as free then", size - sum(expected), _free_room(live, point))
-    for file in (first, second):
-        actor.call("ftruncate", file.descriptor, 0)
-    live.expect("bytes that statfs tells as free without files", size, _free_room(live, point))
+
+
+def _expect_gone(live: Live, point: str, *files: HugeFile) -> None:
+    for file in files:
+        file.actor.call("ftruncate", file.descriptor, 0)
+    live.expect("bytes that statfs tells as free without files", pmd_size(live), _free_room(live, point))
+
+
+@TMPFS_FILES.case(
+    "of a file that had its length before it got a huge page, written or mapped, what this takes behind the end is"
+    " given to another file before a tmpfs is full, be it one base page or all but one, wherever in a page the end is",
+    f"{DOC} huge=; mm/shmem.c shmem_get_folio_gfp() shrinklist, shmem_unused_huge_shrink()",
+)
+def room_behind_the_length(live: Live) -> None:
+    need_huge_pages_for_words(live)
+    let_only_pmd_inherit(live)
+    size, page = pmd_size(live), live.base_page
+    point = _mount(live, size)
+    ends = [1, page, page + 1, size // 2 + WORD, size - 2 * page, size - page + 1]
+    if live.kernel_version >= _ONE_PAGE_SINCE:
+        ends += size - 2 * page + 1, size - page - 1, size - page
+    for start, end in product((0, size), ends):
+        last = (end - 1) // page * page
+        for is_mapped, place in sorted({(False, 0), (True, 0), (True, last)}):
+            how = "mapped" if is_mapped else "written"
+            with live.about(f"a file of {start + end} bytes that is {how} at {start + place}"):
+                _expect_rest_given_up(live, point, start + end, start + place, last + page, is_mapped)
+
+
+def _expect_rest_given_up(live: Live, point: str, length: int, place: int, left: int, is_mapped: bool) -> None:
+    """Expect a file of ``length`` bytes, in a huge page since it was touched at ``place``, to keep ``left`` bytes."""
+    with_blocks(live, pmd_size(live), 1)
+    actor = live.actor()
+    name = f"{point}/{length}-{place}-{is_mapped}"
+    first, second = (HugeFile(live, actor, live.open(actor, f"{name}-{number}")) for number in (1, 2))
+    actor.call("ftruncate", first.descriptor, length)
+    if is_mapped:
+        actor.write(map_file(live, actor, first.descriptor, 2).address + place, _VALUE)
+    else:
+        # no word: it may be longer than the file
+        live.expect("bytes written", 1, actor.call("pwrite64", first.descriptor, bytes([_VALUE]), 1, place))
+
+    def expect_held() -> None:
+        _count, (found,) = actor.call_with_buffers("pread64", first.descriptor, bytes(1), 1, place)
+        live.expect("length of the first file, and what it holds", (length, _VALUE), (first.size, found[0]))
+
+    _expect_room_given(live, point, first, second, left, expect_held)
+    _expect_gone(live, point, first, second)
+    actor.end()
 
 
 @TMPFS_FILES.case(

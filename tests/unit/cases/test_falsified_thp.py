@@ -62,6 +62,7 @@ _WITHOUT_HUGE_PAGES = {
     "refused-arguments",
     "reserve-of-free-memory",
     "room-behind-the-end",
+    "room-behind-the-length",
     "room-behind-a-held-end",
     "held-file-among-others",
     "failed-behind-the-end",

@@ -1,17 +1,6 @@
 """Every case has an address of its own in the documentation."""
 
-from pathlib import Path
-
-import pytest
-
-from hugepage_qa.catalogue.catalogued_tests import CataloguedTest, anchor, catalogued_tests
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(scope="module")
-def tests() -> list[CataloguedTest]:
-    return list(catalogued_tests(ROOT))
+from hugepage_qa.catalogue.catalogued_tests import CataloguedTest, anchor
 
 
 def test_reboots_are_there(tests: list[CataloguedTest]) -> None:

@@ -89,10 +89,10 @@ def collapse(live: Live, advise: Callable[[], object], node: int | None = None) 
         live.host.pause(_PAUSE_SECONDS)
 
 
-def expect_no_collapse(live: Live, memory: Memory, number: int) -> None:
+def expect_no_collapse(live: Live, memory: Memory, number: int, advise: Callable[[], object] | None = None) -> None:
     """Expect MADV_COLLAPSE of ``memory`` to fail with errno ``number``, tried again while a base page is busy (EAGAIN).
 
-    Raises CannotRun where there is no free block (ENOMEM).
+    Its process asks for it, or ``advise`` does. Raises CannotRun where there is no free block (ENOMEM).
     """
     found: int | None = None
 
@@ -100,7 +100,7 @@ def expect_no_collapse(live: Live, memory: Memory, number: int) -> None:
         nonlocal found
         found = None
         try:
-            memory.advise(MADV_COLLAPSE)
+            advise() if advise else memory.advise(MADV_COLLAPSE)
         except Refused as refusal:
             found = refusal.errno
         return found != errno.EAGAIN

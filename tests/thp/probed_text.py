@@ -3,9 +3,12 @@
 import errno
 import mmap
 import os
+from functools import partial
+from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
@@ -33,6 +36,8 @@ _ATTRIBUTES = 72
 _TEXT, _BROKEN = 0x9090909090909090, 0x90909090909090CC
 #: since when a page stays the process's own that anybody holds, be it a list of a processor (__uprobe_write())
 _KEEPS_WHAT_IS_HELD = KernelVersion(6, 16)
+#: for which who holds a page is waited
+_SECONDS = 20.0
 _EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
 
 
@@ -94,6 +99,80 @@ def _expect_breakpoints(live: Live, huge: str, pages: int) -> None:
         memory.actor.end()
 
 
+@PROBED_TEXT.case(
+    "text in huge pages is mapped whole again as soon as the last breakpoint of uprobes in a huge page of it is gone,"
+    " and no sooner, wherever that was, of however many, in base pages of their own or in one, twice in one place or in"
+    " both huge pages, whether one process maps it or two, before the breakpoints or while they are there; the file"
+    " stays in huge pages, and other mappings of it whole",
+    f"{UPROBES} uprobe_write_opcode(), uprobe_write(); mm/khugepaged.c collapse_pte_mapped_thp()",
+    since="5.4",
+)
+def mapped_whole_again(live: Live) -> None:
+    if live.host.architecture != "x86_64":
+        raise CannotRun("the case has instructions of x86_64 alone")
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    size, base = pmd_size(live), live.base_page
+    with_blocks(live, size, 2)
+    path = f"{mount_tmpfs(live, 'always')}/text"
+    file = map_start_of_file(live, path, 2)
+    file.fill()
+    places = [0, WORD, base, size // 2 + base - WORD, size - base, size - WORD, size, size + base, 2 * size - WORD]
+    for place in places:
+        file.actor.write(file.address + place, _TEXT)
+    early = _map_text(live, path, 2)
+    expect_mapped_whole(live, early, 2, "huge=always, as text")
+    one_each = [[place] for place in places]
+    several = [[0, WORD], [0, base, size - WORD], [size - base, base, 0], [0, 0], [0, size + base, base, size]]
+    for offsets in one_each + several:
+        for others in range(2):
+            with live.about(f"breakpoints at {offsets}, {1 + others} processes"):
+                _expect_whole_again(live, path, [file, early], offsets, places, others)
+        if live.differences:
+            return
+
+
+def _expect_whole_again(
+    live: Live, path: str, mapped: list[Memory], offsets: list[int], places: list[int], others: int
+) -> None:
+    """Put breakpoints at ``offsets``, map the text in ``others`` more processes, and take the last one away each time.
+
+    Judged are how many huge pages of each mapping are mapped whole, and the words at ``places``.
+    """
+    broken = [{place // pmd_size(live) for place in offsets[:left]} for left in range(len(offsets), -1, -1)]
+    expected = [[mapped[0].pages - len(pages)] * (len(mapped) - 1 + others) for pages in broken]
+
+    def found() -> list[list[int]]:
+        uprobes = _Uprobes(live, path, offsets)
+        texts = mapped[1:] + [_map_text(live, path, 2) for _other in range(others)]
+        if live.kernel_version >= _KEEPS_WHAT_IS_HELD:
+            # a page that a processor has not put on its lists yet stays the process's own
+            live.compact()
+        seen = [_mapped_whole(texts)]
+        for left in range(len(offsets) - 1, -1, -1):
+            uprobes.remove_last()
+            words = [_BROKEN if place in offsets[:left] else _TEXT for place in places]
+            for text in texts:
+                _expect_words(live, text, places, words)
+            seen.append(_mapped_whole(texts))
+        for text in texts[len(mapped) - 1 :]:
+            text.actor.end()
+        return seen
+
+    # anybody may hold a page for a moment
+    seconds = _SECONDS if live.kernel_version >= _KEEPS_WHAT_IS_HELD else 0.0
+    seen = live.host.last_look(found, partial(eq, expected), seconds)
+    live.expect(
+        "huge pages mapped whole in each text, with all breakpoints and with one less each time", expected, seen
+    )
+    live.expect("huge pages mapped whole by others", 2, _mapped_whole(mapped[:1])[0])
+
+
+def _mapped_whole(texts: list[Memory]) -> list[int]:
+    """Return how many huge pages are mapped whole in each text."""
+    return [text.smaps().shmem_pmd_mapped // text.size for text in texts]
+
+
 def _map_text(live: Live, path: str, pages: int) -> Memory:
     """Map the first pages of a file as text in a new process, and read all of it."""
     actor, size = live.actor(), pmd_size(live)
@@ -104,8 +183,14 @@ def _map_text(live: Live, path: str, pages: int) -> Memory:
 
 
 def _expect_text(live: Live, text: Memory, offsets: list[int], word: int) -> None:
+    _expect_words(live, text, offsets, [word] * len(offsets))
+
+
+def _expect_words(live: Live, text: Memory, offsets: list[int], words: list[int]) -> None:
     found = [text.actor.read(text.address + offset) for offset in offsets]
-    live.expect("words with an instruction to stop at", [f"{word:x}"] * len(offsets), [f"{each:x}" for each in found])
+    live.expect(
+        "words with an instruction to stop at", [f"{word:x}" for word in words], [f"{each:x}" for each in found]
+    )
     live.expect("words that are other than those of the file", len(offsets), text.wrong(0, text.length))
 
 
@@ -136,6 +221,10 @@ class _Uprobes:
         """Take the breakpoints away. Raises Refused."""
         for descriptor in self._descriptors:
             self._actor.call("close", descriptor)
+
+    def remove_last(self) -> None:
+        """Take the breakpoint away that was put last of those that are left. Raises Refused."""
+        self._actor.call("close", self._descriptors.pop())
 
 
 class ThpProbedText(LiveTest):

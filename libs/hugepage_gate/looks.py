@@ -21,6 +21,7 @@ two thirds of its margin cannot raise one, and takes nothing from the others.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -254,16 +255,17 @@ def _undecided(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple
         return Decision(Verdict.UNDECIDED, f"not clear yet: {_blocks(needed)} more for the next look", made, needed)
     if made[-1].alarm:
         return Decision(Verdict.UNDECIDED, "worse by few blocks only, which most others do not confirm", made)
-    return Decision(Verdict.UNDECIDED, f"between no change and the margin: {_advice(evidence, made, looks)}", made)
+    advice = _advice(blocks_to_see(evidence, made[-1], looks))
+    return Decision(Verdict.UNDECIDED, f"between no change and the margin: {advice}", made)
 
 
 def _blind(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[int, float]]) -> Decision:
-    new, old = blocks_to_see(evidence, made[-1], looks) or (0, 0)
-    return Decision(Verdict.BLIND, _advice(evidence, made, looks), made, new, old)
-
-
-def _advice(evidence: Evidence, made: tuple[Look, ...], looks: Sequence[tuple[int, float]]) -> str:
     needed = blocks_to_see(evidence, made[-1], looks)
+    new, old = needed or (0, 0)
+    return Decision(Verdict.BLIND, _advice(needed), made, new, old)
+
+
+def _advice(needed: tuple[int, int] | None) -> str:
     if needed is None:
         return "more blocks would not help: it needs a larger margin, or less noise"
     new, old = needed
@@ -275,17 +277,20 @@ def blocks_to_see(evidence: Evidence, look: Look, looks: Sequence[tuple[int, flo
 
     None where 200 do not. New ones come first, up to the last look, and count where there is a look.
     """
-    base, new = len(evidence.baseline), look.blocks
-    variance = look.estimate.error**2 / share_of_variance(base, evidence.replicates(new))
-    later = [(blocks, share) for blocks, share in looks if blocks > look.blocks]
-    last, share = looks[-1]
-    steps = [(blocks, 0, part) for blocks, part in later]
-    steps += [(last, more, share) for more in range(1, _MOST_BLOCKS + 1)]
-    for blocks, more, part in steps:
+    base, have = len(evidence.baseline), len(evidence.new)
+    variance = look.estimate.error**2 / share_of_variance(base, evidence.replicates(look.blocks))
+
+    def suffice(blocks: int, more: int, share: float) -> bool:
         error = math.sqrt(variance * share_of_variance(base + more, evidence.replicates(blocks)))
-        if _sight(error, evidence.prior.degrees + base + more + blocks - 2, part) <= evidence.margin:
-            return max(0, blocks - len(evidence.new)), more
-    return None
+        return _sight(error, evidence.prior.degrees + base + more + blocks - 2, share) <= evidence.margin
+
+    for blocks, share in looks:
+        if blocks > look.blocks and suffice(blocks, 0, share):
+            return max(0, blocks - have), 0
+    last, share = looks[-1]
+    # the more there are the smaller is the margin that is seen
+    more = 1 + bisect_left(range(1, _MOST_BLOCKS + 1), True, key=lambda more: suffice(last, more, share))
+    return (max(0, last - have), more) if more <= _MOST_BLOCKS else None
 
 
 def _blocks(count: int) -> str:

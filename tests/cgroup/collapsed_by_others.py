@@ -168,11 +168,5 @@ def _collapses(group: ControlGroup) -> int:
 
 
 class CgroupCollapsedByOthers(LiveTest):
-    """Huge pages that are made of memory of processes in other groups.
-
-    :avocado: enable
-    """
-
     def test_collapsed_by_others(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(COLLAPSED_BY_OTHERS)

@@ -66,5 +66,11 @@ def test_without_the_option_file_systems_decide(shown: bool) -> None:
     assert judge(Mainline("7.3.4", "ext4", built_in=False), shown=shown) == (shown, [])
 
 
+@pytest.mark.parametrize(("version", "differences"), [("7.1.1", 0), ("7.3.4", 1)])
+def test_where_file_systems_decide_text_on_xfs_is_eligible(version: str, differences: int) -> None:
+    _eligible, found = judge(Mainline(version, "xfs", built_in=False), shown=False)
+    assert len(found) == differences
+
+
 def test_with_hugetext_advice_decides_and_not_smaps() -> None:
     assert judge(TextDouble(link), shown=False) == (True, [])

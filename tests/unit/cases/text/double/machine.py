@@ -41,6 +41,7 @@ class TextDouble:
             "names": lambda path: ["split_huge_pages"] if path == _DEBUGFS.lstrip("/") else self.files.names(path),
             "write": self._write,
             "kernel_option": lambda _name: True,
+            "is_thrown_away": lambda: False,
             "mount": lambda _options, _kind: _DEBUGFS,
             "unmount": lambda _point: None,
             "start_actor": lambda: self._start(None),

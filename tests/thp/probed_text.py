@@ -36,8 +36,6 @@ _ATTRIBUTES = 72
 _TEXT, _BROKEN = 0x9090909090909090, 0x90909090909090CC
 #: since when a page stays the process's own that anybody holds, be it a list of a processor (__uprobe_write())
 _KEEPS_WHAT_IS_HELD = KernelVersion(6, 16)
-#: for which who holds a page is waited
-_SECONDS = 20.0
 _EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
 
 
@@ -160,8 +158,8 @@ def _expect_whole_again(
         return seen
 
     # anybody may hold a page for a moment
-    seconds = _SECONDS if live.kernel_version >= _KEEPS_WHAT_IS_HELD else 0.0
-    seen = live.host.last_look(found, partial(eq, expected), seconds)
+    keeps = live.kernel_version >= _KEEPS_WHAT_IS_HELD
+    seen = live.host.last_attempt(found, partial(eq, expected)) if keeps else found()
     live.expect(
         "huge pages mapped whole in each text, with all breakpoints and with one less each time", expected, seen
     )

@@ -156,8 +156,10 @@ def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str
 
 
 def _require(area: Area, case: Case, live: Live) -> None:
-    if missing := set(area.words.split()) - set((live.host.read("proc/cmdline") or "").split()):
-        raise CannotRun(f"not booted with {' '.join(sorted(missing))}")
+    if area.words:
+        booted_with = (live.host.read("proc/cmdline") or "").split()
+        if missing := [word for word in area.words.split() if word not in booted_with]:
+            raise CannotRun(f"not booted with {' '.join(missing)}")
     if case.sizes is not Sizes.ONCE and not live.has_pool:
         raise CannotRun(f"this machine has no pages of {format_size(live.size)}")
     version = live.kernel_version

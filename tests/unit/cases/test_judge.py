@@ -281,6 +281,26 @@ def two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_module, "running_mmu", lambda _host: SimpleNamespace(hugetlb={SIZE: None, 4 * GIB: None}))
 
 
+@pytest.mark.parametrize(
+    ("booted_with", "verdict", "reason"),
+    [
+        ("quiet hugetlb_cma=1:3G cma=0", Verdict.PASS, ""),
+        ("quiet hugetlb_cma=1:3 cma=0", Verdict.SKIP, "not booted with hugetlb_cma=1:3G"),
+        (None, Verdict.SKIP, "not booted with cma=0 hugetlb_cma=1:3G"),
+    ],
+)
+def test_what_a_machine_was_not_booted_with_is_a_skip(booted_with: str | None, verdict: Verdict, reason: str) -> None:
+    def read(path: str) -> str | None:
+        text: str | None = StillMachine().perform("read", [path])
+        return booted_with if path == "proc/cmdline" else text
+
+    area = Area("still", words="cma=0 hugetlb_cma=1:3G")
+    area.case("what is judged here", "nowhere")(lambda _live: None)
+    judgement = judge_module.judge(area, area.cases[0], Host(StillMachine({"read": read})), SIZE)
+    assert judgement is not None
+    assert (judgement.verdict, judgement.reason) == (verdict, reason)
+
+
 @pytest.mark.usefixtures("two_sizes")
 def test_a_page_size_that_the_machine_has_not_is_a_skip() -> None:
     found = _run(_area(Sizes.EACH, Sizes.GIGANTIC, Sizes.BUDDY))

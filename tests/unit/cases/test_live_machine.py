@@ -144,6 +144,26 @@ def test_a_machine_that_clears_pages_is_another_one_than_a_machine_that_does_not
     assert ["init_on_alloc=0" in line for line in words] == [False, True]
 
 
+def test_words_of_an_area_are_on_the_command_line_of_a_machine_of_its_own(
+    live: LiveMachine, machines: FakeMachines
+) -> None:
+    for words in ("", "hugetlb_cma=1:3G", "hugetlb_cma=1:3G"):
+        task = Task("/task", ending_in(Verdict.PASS))
+        judge(live, Unit("unit", MachineKind(SMALL, words=words), (task,)))
+    lines = [machine.machine.command_line.split() for machine in machines.started]
+    assert ["hugetlb_cma=1:3G" in line for line in lines] == [False, True]
+
+
+def test_nothing_else_runs_on_a_machine_that_a_known_bug_has_spoiled(live: LiveMachine, machines: FakeMachines) -> None:
+    def spoil(host: Host) -> Result:
+        host.is_spoiled = True
+        return Result("/task", Verdict.PASS)
+
+    both = unit(spoil, ending_in(Verdict.PASS))
+    assert [judge(live, both, number).verdict for number in (0, 1)] == [Verdict.PASS, Verdict.PASS]
+    assert (live.boots, len(machines.running)) == (2, 1)
+
+
 def test_machines_of_a_shape_that_was_asked_for_have_it_whatever_is_run(tmp_path: Path, machines: FakeMachines) -> None:
     shape = (GIB, 2 * GIB, GIB)
     live = LiveMachine(replace(plan(tmp_path), nodes=shape, cpus=1))

@@ -60,7 +60,11 @@ def _new_file(path: Path) -> IO[bytes]:
 
 
 def _remove_what_killed_writers_left(path: Path) -> None:
-    for left in path.parent.iterdir():
+    try:
+        there = [*path.parent.iterdir()]
+    except PermissionError:  # who may write there need not be allowed to list what there is
+        return
+    for left in there:
         if left.name.startswith(f".{path.name}.") and left.name.endswith(_UNFINISHED):
             with suppress(OSError):  # it is somebody else's, or in use
                 _remove_if_left(left)

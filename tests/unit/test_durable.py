@@ -100,3 +100,15 @@ def test_a_file_that_another_writer_took_for_left_is_made_anew(tmp_path: Path, m
     write_durably(tmp_path / "file", b"new")
     assert taken
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
+
+
+def test_a_directory_that_may_not_be_listed_can_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(_directory: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    path = tmp_path / "file"
+    with monkeypatch.context() as patches:
+        patches.setattr(Path, "iterdir", forbid)
+        with replaced_file(path) as new:
+            new.write(b"new")
+    assert path.read_bytes() == b"new"

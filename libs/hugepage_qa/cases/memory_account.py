@@ -86,7 +86,7 @@ class MemoryAccount:
     ours: Mapping[str, int]
     free: int
     unaccounted: int
-    all_memory: tuple[int, ...]
+    all_memory: Mapping[str, int]
 
 
 def read_account(live: Live) -> MemoryAccount:
@@ -105,7 +105,7 @@ def read_account(live: Live) -> MemoryAccount:
         counters[f"pinned pages{where}"] = found.get(_PINNED, 0) - found.get(_UNPINNED, 0)
         ours |= {f"{name}{where}": found.get(name, 0) for name in _OF_PROCESSES_AND_OURS}
     counted = sum(meminfo.get(name, 0) for name in _COUNTED) + of_all.get("nr_zspages", 0) * live.base_page
-    everything = tuple(meminfo.get(name, 0) for name in _ALL_MEMORY)
+    everything = {name: meminfo.get(name, 0) for name in _ALL_MEMORY}
     return MemoryAccount(counters, ours, free, meminfo["MemTotal"] - free - counted, everything)
 
 
@@ -131,8 +131,9 @@ def _compare(live: Live, before: MemoryAccount) -> list[Difference]:
         if abs((count := counts.get(name, 0)) - was) >= least
     ]
     if now.all_memory != before.all_memory:
-        if now.all_memory[0] < before.all_memory[0]:
-            found.append(Difference(_TOTAL, MEMORY_ACCOUNTED, f"{before.all_memory[0]} bytes", f"{now.all_memory[0]}"))
+        was, total = before.all_memory[_TOTAL], now.all_memory[_TOTAL]
+        if total < was:
+            found.append(Difference(_TOTAL, MEMORY_ACCOUNTED, f"{was} bytes at least", f"{total} bytes"))
         return found
     missed = now.unaccounted - before.unaccounted
     if missed >= _OUR_PAGES * live.base_page:

@@ -187,9 +187,7 @@ def shared_memory(live: Live) -> None:
             memory.actor.fill(memory.address, present, WORD, 1)
             other = memory.seen_by(memory.actor.fork())
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-            for _time in range(2):
-                # Linux 6.1 puts the process on its list by the flags that the mapping had before
-                memory.advise(MADV_HUGEPAGE)
+            _advise(memory)
             where, before = f"{absent} absent, max_ptes_none {limit}", beyond_limit(live, "none")
             _expect_shared(live, memory, absent <= limit, where)
             if absent > limit:
@@ -226,7 +224,7 @@ def shared_pages_of_a_smaller_size(live: Live) -> None:
             live.expect(f"pages of {size} bytes that were taken", present // size, _taken(live, path) - before)
             allow_only(live, pmd_size(live), knob="shmem_enabled", policy="inherit")
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-            memory.advise(MADV_HUGEPAGE)
+            _advise(memory)
             with live.about(f"pages of {size} bytes, {absent} absent"):
                 _expect_shared(live, memory, not absent, f"{absent} absent")
                 live.expect("words that changed", 0, memory.actor.check(memory.address, present, WORD, 1))
@@ -405,8 +403,13 @@ def _map_in_parts(live: Live, memory: Memory) -> None:
     memory.expect_filled()
     memory.protect(READ_WRITE)
     live.expect("ShmemPmdMapped of what is mapped in parts", 0, memory.smaps().shmem_pmd_mapped)
+    _advise(memory)
+
+
+def _advise(memory: Memory) -> None:
     for _time in range(2):
-        # Linux 6.1 puts the process on its list by the flags that the mapping had before
+        # shared memory is looked at with the flags that the mapping had before: the first advice puts no process on
+        # the list of khugepaged (mm/shmem.c shmem_allowable_huge_orders() reads vma->vm_flags, 6.1 to 7.3)
         memory.advise(MADV_HUGEPAGE)
 
 

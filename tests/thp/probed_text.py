@@ -10,7 +10,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     let_only_pmd_inherit,
@@ -23,7 +23,7 @@ from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.version import KernelVersion
 
 PROBED_TEXT = Area("thp/probed-text", sizes=Sizes.ONCE)
@@ -34,7 +34,7 @@ _PMU = "sys/bus/event_source/devices/uprobe"
 _ATTRIBUTES = 72
 # instructions of x86: NOP eight times, and the breakpoint in place of the first
 _TEXT, _BROKEN = 0x9090909090909090, 0x90909090909090CC
-#: since when a page stays the process's own that anybody holds, be it a list of a processor (__uprobe_write())
+#: since when a page stays the process's own that anybody holds (__uprobe_write())
 _KEEPS_WHAT_IS_HELD = KernelVersion(6, 16)
 _EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
 
@@ -144,8 +144,7 @@ def _expect_whole_again(
         uprobes = _Uprobes(live, path, offsets)
         texts = mapped[1:] + [_map_text(live, path, 2) for _other in range(others)]
         if live.kernel_version >= _KEEPS_WHAT_IS_HELD:
-            # a page that a processor has not put on its lists yet stays the process's own
-            live.compact()
+            _settle(live, texts, mapped[0].actor, offsets)
         seen = [_mapped_whole(texts)]
         for left in range(len(offsets) - 1, -1, -1):
             uprobes.remove_last()
@@ -164,6 +163,20 @@ def _expect_whole_again(
         "huge pages mapped whole in each text, with all breakpoints and with one less each time", expected, seen
     )
     live.expect("huge pages mapped whole by others", 2, _mapped_whole(mapped[:1])[0])
+
+
+def _settle(live: Live, texts: list[Memory], reader: Actor, offsets: list[int]) -> None:
+    """Have no list of a processor hold the pages at ``offsets`` of the texts when the breakpoints are taken away.
+
+    Who takes one away touches the page first. Without generations of pages (CONFIG_LRU_GEN) the second touch has a page
+    wait to become active (mm/swap.c folio_mark_accessed()), which holds it; one that is active is touched freely.
+    """
+    live.compact()
+    for text in texts:
+        for offset in offsets:
+            for _time in range(2):
+                live.expect("the word read from outside", _BROKEN, word_read_by(live, reader, text, offset))
+    live.compact()
 
 
 def _mapped_whole(texts: list[Memory]) -> list[int]:

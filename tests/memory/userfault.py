@@ -122,6 +122,23 @@ def copy_into_a_file(live: Live) -> None:
     live.expect_pool(nr=2, free=0)
 
 
+@USERFAULT.case("a page of a file is filled before one that is there, and behind one", COPY, pages=5)
+def copy_beside_a_page(live: Live) -> None:
+    source = live.map(1)
+    source.fill(7)
+    for present, absent in ((0, 1), (1, 0)):
+        file = new_memfd(live, source.actor)
+        file.truncate(2)
+        memory = file.map(2)
+        memory.touch(present, 5)
+        fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+        live.expect(f"bytes copied to page {absent}", live.size, fault.copy(source, absent))
+        live.expect("the page that was there", 5, memory.read(present))
+        live.expect("the page that was filled", source.read(), memory.read(absent))
+        live.expect_errno(errno.EEXIST, fault.copy, source, present)
+        live.expect_pool(nr=5, free=2 * absent)
+
+
 @USERFAULT.case(
     "behind the end of a file nothing is filled, EFAULT, and no count changes: grown again, it has no page there",
     COPY,

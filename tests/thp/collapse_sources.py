@@ -42,6 +42,7 @@ from hugepage_qa.cases.thp_policy import (
     base_pages,
     huge_pages,
     leave_dirt,
+    need_sizes,
     set_policy,
     smaller_sizes,
     some_smaller_sizes,
@@ -145,9 +146,7 @@ def pieces_of_two_huge_pages(live: Live) -> None:
     since="6.10",
 )
 def pages_of_a_smaller_size(live: Live) -> None:
-    sizes = smaller_sizes(live)
-    if not sizes:
-        raise CannotRun("this kernel has no huge pages of smaller sizes")
+    sizes = need_sizes(smaller_sizes(live))
     for (size, path), by_advice in ((one, way) for one in (sizes[0], sizes[-1]) for way in _ways(live)):
         set_policy(live, "madvise", pmd="never")
         live.set_knob(f"{path}/enabled", "madvise")

@@ -12,10 +12,10 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, SWAPPED, Memory, runs
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes
+from hugepage_qa.cases.thp_policy import need_sizes, set_policy, smaller_sizes
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_DONTDUMP, MADV_HUGEPAGE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -87,9 +87,7 @@ class _Faults:
 def largest_that_fits(live: Live) -> None:
     set_policy(live, "madvise", pmd="never")
     let_rest(live)
-    sizes = dict(smaller_sizes(live))
-    if not sizes:
-        raise CannotRun("this kernel has no huge pages of smaller sizes")
+    sizes = dict(need_sizes(smaller_sizes(live)))
     for number, allowed in enumerate(_choices(list(sizes))):
         for size, path in sizes.items():
             live.host.write(f"{path}/enabled", "madvise" if size in allowed else "never")

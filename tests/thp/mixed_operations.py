@@ -30,7 +30,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
     room_for,
 )
-from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes
+from hugepage_qa.cases.thp_policy import need_sizes, set_policy, smaller_sizes
 from hugepage_qa.cases.told_memory import expect_told_alike, permissions
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
@@ -44,7 +44,6 @@ from hugepage_qa.kernel.uapi import (
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
 )
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -356,9 +355,7 @@ def anything_done_to_private_memory(live: Live) -> None:
 )
 def anything_done_to_all_sizes(live: Live) -> None:
     set_policy(live, "madvise")
-    sizes = smaller_sizes(live)
-    if not sizes:
-        raise CannotRun("this kernel has no huge pages of smaller sizes")
+    sizes = need_sizes(smaller_sizes(live))
     for _size, path in sizes:
         live.set_knob(f"{path}/enabled", "madvise")
     _run_private(live, _PROGRAMS)

@@ -15,7 +15,7 @@ from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page
 from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, map_aligned, mount_tmpfs, pmd_size
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy, some_smaller_sizes
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, need_sizes, set_policy, some_smaller_sizes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -199,10 +199,7 @@ def _smaller_pages_that_come(live: Live) -> Iterator[int]:
     Raises CannotRun where the kernel has none, or memory is too fragmented for them.
     """
     set_policy(live, "never", pmd="never")
-    sizes = some_smaller_sizes(live)
-    if not sizes:
-        raise CannotRun("this kernel has no huge pages of smaller sizes")
-    for size, path in sizes:
+    for size, path in need_sizes(some_smaller_sizes(live)):
         live.set_knob(f"{path}/enabled", "always")
         with_blocks(live, size, RACERS)
         before = _taken(live, path)

@@ -14,11 +14,11 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, WORD, Memory, runs
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, room_for
-from hugepage_qa.cases.thp_policy import set_policy, smaller_sizes, some_smaller_sizes
+from hugepage_qa.cases.thp_policy import need_sizes, set_policy, smaller_sizes, some_smaller_sizes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
@@ -205,10 +205,7 @@ def _each_size(live: Live) -> Iterator[Memory]:
     Raises CannotRun where the kernel has none.
     """
     set_policy(live, "madvise", pmd="never")
-    sizes = some_smaller_sizes(live)
-    if not sizes:
-        raise CannotRun("this kernel has no huge pages of smaller sizes")
-    for size, path in sizes:
+    for size, path in need_sizes(some_smaller_sizes(live)):
         live.set_knob(f"{path}/enabled", "madvise")
         memory = _filled(live, size)
         yield memory

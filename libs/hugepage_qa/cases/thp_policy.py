@@ -10,6 +10,7 @@ from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
 
 #: what memory can be advised: nothing, for, against
@@ -49,6 +50,13 @@ def some_smaller_sizes(live: Live) -> list[tuple[int, str]]:
     """Return the smallest, the middle and the largest of ``smaller_sizes``, each once; none where there are none."""
     sizes = smaller_sizes(live)
     return sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]} if sizes else ())
+
+
+def need_sizes(sizes: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return ``sizes``, which are ``smaller_sizes`` or some of them. Raises CannotRun where there are none."""
+    if not sizes:
+        raise CannotRun("this kernel has no huge pages of smaller sizes")
+    return sizes
 
 
 def allows(enabled: str, pmd: str, advice: int | None) -> bool:

@@ -158,11 +158,5 @@ def _by_several(size: int) -> Iterator[_Way]:
 
 
 class ThpUnlockedParts(LiveTest):
-    """Huge pages that are unlocked in parts.
-
-    :avocado: enable
-    """
-
     def test_unlocked_parts(self) -> None:
-        """Every case, once for the machine."""
         self.run_area(UNLOCKED_PARTS)

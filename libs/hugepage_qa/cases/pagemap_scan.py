@@ -7,6 +7,7 @@ from enum import IntFlag
 
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PAGEMAP, WORD, Memory
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import iowr
 
 #: struct pm_scan_arg, and where walk_end is in it
@@ -34,6 +35,7 @@ class Do(IntFlag):
 
 
 _NOTHING, _NOTHING_MORE = Is(0), Do(0)
+_TRACKED = Feature.WP_ASYNC | Feature.WP_UNPOPULATED | Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Scan:
 
     regions: list[Region]
     end: int
+
+
+def track_writes(memory: Memory) -> Userfault:
+    """Have scans tell what is written to ``memory``, of which nothing is protected yet. Raises Refused."""
+    return Userfault(memory, Mode.WRITE_PROTECTED, _TRACKED)
 
 
 def scan(

@@ -78,6 +78,7 @@ class Quirk(Enum):
     FORKED_PAGE_STAYS_PROTECTED = "forked-page-stays-protected"
     MOVED_PAGE_STAYS_PROTECTED = "moved-page-stays-protected"
     UNREGISTER_ENDS_PROTECTION = "unregister-ends-protection"
+    GIVEN_BACK_UNTOLD = "given-back-untold"
     CLOSED_USERFAULTFD_PROTECTS = "closed-userfaultfd-protects"
     BUFFER_PAGE_COUNTED_AGAIN = "buffer-page-counted-again"
     REPLACED_BUFFER_NOT_COUNTED = "replaced-buffer-not-counted"

@@ -87,6 +87,18 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.1.192, 6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.GIVEN_BACK_UNTOLD,
+            summary="memory of a file, and private memory of a pool, that is given back is not told as written by "
+            "PAGEMAP_SCAN, though it is zero from then on",
+            example="two pages of 2M of a file, written, given UFFDIO_WRITEPROTECT with UFFD_FEATURE_WP_ASYNC, "
+            "MADV_REMOVE of one: a scan for PAGE_IS_WRITTEN finds nothing, also when its zeroes have been read",
+            cause="what unmaps a hole leaves a marker of protection, which who waits for a write needs, also where "
+            "writes are tracked; MADV_DONTNEED does so of all memory that is not of the anonymous kind, as that of a "
+            "pool is not (52526ca7fdb9, d61ea1cb0095)",
+            since=KernelVersion(6, 7),
+            seen="6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.CLOSED_USERFAULTFD_PROTECTS,
             summary="pages that userfaultfd protected stay marked as protected when it is closed, and who registers "
             "them again is told of writes to what he has not protected",

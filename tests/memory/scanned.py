@@ -71,6 +71,63 @@ def written_hugetlb_pages(live: Live) -> None:
 
 
 @SCANNED.case(
+    "a scan that protects tells and protects all of a hugetlb page, or, where its range or the pages that it may tell"
+    " have room for a part alone, nothing of it: the next scan tells it, and this one says that it goes on there",
+    f"{DOC} PM_SCAN_WP_MATCHING, max_pages, walk_end; fs/proc/task_mmu.c pagemap_scan_hugetlb_entry(),"
+    " pagemap_scan_backout_range()",
+    since=SINCE,
+    sizes=Sizes.EACH,
+    pages=2,
+)
+def parts_of_hugetlb_pages(live: Live) -> None:
+    every = live.size // live.base_page
+    ranges = (0, 1), (0, every - 1), (1, every), (every // 2, every + 1), (1, 2 * every), (0, 2 * every - 1)
+    limits = (1, 1), (1, every - 1), (2, every), (2, every + 1), (2, 2 * every - 1), (2, 2 * every)
+    rows = [(first, end, 0) for first, end in ranges] + [(0, pages * every, most) for pages, most in limits]
+    for shared in (False, True):
+        memory = live.map(2, shared=shared)
+        for page in range(2):
+            memory.touch(page)
+        for first, end, most in rows:
+            fault = Userfault(memory, Mode.WRITE_PROTECTED, _ASYNC)
+            with live.about(f"base pages {first} to {end}, at most {most or 'all'}, shared {shared}"):
+                _expect_whole_or_untold(live, memory, first, end, most)
+            fault.unregister()
+        memory.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+def _expect_whole_or_untold(live: Live, memory: Memory, first: int, end: int, most: int) -> None:
+    """Protect base pages from ``first`` to ``end`` by one scan, of hugetlb pages that are all written before and after.
+
+    Expected are whole pages to be told, at most ``most`` base pages of them together.
+    """
+    base, size = live.base_page, memory.size
+    start, stop = first * base, end * base
+    room = most * base or memory.length
+    within = [page for page in range(memory.pages) if start < (page + 1) * size and page * size < stop]
+    whole = [page for page in within if start <= page * size and (page + 1) * size <= stop]
+    told = whole[: room // size]
+    found = scan_with(live, memory, Masks(Is(0), Is.WRITTEN, Is(0), Is.WRITTEN), start, stop, do=_PROTECT, most=most)
+    live.expect("what the scan that protects tells", _pages_written(told, size), found.regions)
+    left = [max(start, page * size) for page in within if page not in told]
+    if len(left) < 2:
+        # of several pages that it has no room for the kernel names the last one
+        live.expect("where it goes on", min(left, default=stop), found.end)
+    untold = [page for page in range(memory.pages) if page not in told]
+    live.expect("what the next scan tells", _pages_written(untold, size), _written(live, memory))
+    for page in told:
+        # what is there already
+        memory.touch(page)
+    live.expect("what is told when these are written", [Region(0, memory.length, Is.WRITTEN)], _written(live, memory))
+    live.expect("what the pages hold", (1, 1), (memory.read(0), memory.read(1)))
+
+
+def _pages_written(pages: list[int], size: int) -> list[Region]:
+    return [Region(run.start * size, run.stop * size, Is.WRITTEN) for run in runs(set(pages))]
+
+
+@SCANNED.case(
     "a huge page is told as huge, one that is mapped in parts as present, a hole not at all, and memory in swap and a"
     " page of zeroes as what they are",
     f"{DOC}; fs/proc/task_mmu.c pagemap_scan_thp_entry(), pagemap_page_category()",

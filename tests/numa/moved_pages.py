@@ -4,8 +4,10 @@ import errno
 import mmap
 import signal
 from collections.abc import Mapping
+from itertools import product
 
 from hugepage_qa.cases.added_up import add_up_counters
+from hugepage_qa.cases.balanced_pages import waited_for
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import forked, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -15,11 +17,14 @@ from hugepage_qa.cases.memory_policy import (
     MOVE_ALL,
     MOVE_STRICTLY,
     STRICT,
+    Mode,
     bind,
     migrate,
     move_page,
     move_pages,
+    node_of,
     nodes_of,
+    set_policy,
 )
 from hugepage_qa.cases.pages_of_a_node import expect_left, expect_on_node, filled_page_on, require_no_free_page
 from hugepage_qa.cases.places import free_place
@@ -30,6 +35,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.page_moves import status_of_absent
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Came
 
 MOVING = Area("numa/moving")
 
@@ -343,6 +349,49 @@ def pages_that_are_not_there(live: Live) -> None:
                 live.expect_pool(node=node, nr=2, free=0 if node == target else 2)
         memory.actor.end()
         live.expect_pool(nr=4, free=4)
+
+
+@MOVING.case(
+    "NUMA balancing passes over pages of the pool, near and far, private and shared: their process, of which other"
+    " memory is marked meanwhile, reads and writes them on, a child, too, and they stay where they are",
+    "Documentation/admin-guide/sysctl/kernel.rst numa_balancing; kernel/sched/fair.c task_numa_work()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def pages_that_balancing_passes_over(live: Live) -> None:
+    for node in live.nodes[:2]:
+        # one of each kind, and one more for what a child writes
+        live.reserve(3, node)
+    kept: list[tuple[Memory, int]] = []
+
+    def map_on_each(actor: Actor) -> None:
+        for node, shared in product(live.nodes[:2], (False, True)):
+            # memory that has a policy of its own is not balanced (vma_policy_mof() in mm/mempolicy.c)
+            set_policy(actor, Mode.BIND, [node])
+            memory = live.map(1, actor, shared=shared)
+            memory.fill()
+            kept.append((memory, node))
+        set_policy(actor, Mode.DEFAULT, [])
+
+    huge, _node = waited_for(live, 1, map_on_each)
+    for memory, _where in kept:
+        memory.actor.watch(memory.address, memory.length, live.base_page, 1)
+    # who waits for ever is seen by the threads, and would be the actor itself else
+    came = [found.came for found in huge.actor.stop(0)]
+    if came != [Came.DONE] * len(kept):
+        live.fail("what came of reading pages of the pool", [Came.DONE] * len(kept), came)
+    for memory, where in kept:
+        memory.expect_filled()
+        live.expect("node of the page", where, node_of(memory))
+        memory.fill(7)
+    live.expect_pool(nr=6, free=2)
+    child = huge.actor.fork()
+    for memory, where in kept:
+        memory.seen_by(child).expect_filled(7)
+        memory.seen_by(child).fill(8)
+        live.expect("node of the page that the parent has", where, node_of(memory))
+    live.expect_pool(nr=6, free=0)
+    huge.expect_filled()
 
 
 def _expect_moved(

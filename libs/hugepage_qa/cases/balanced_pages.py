@@ -1,6 +1,6 @@
 """Huge pages that NUMA balancing waits for a fault on: mapped, and for nobody to use before the kernel has looked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -11,6 +11,7 @@ from hugepage_qa.cases.thp_nodes import filled_on
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.process.actor import Actor
 
 _BALANCING = "proc/sys/kernel/numa_balancing"
 #: in /proc/vmstat: how many huge pages were marked for a fault
@@ -30,13 +31,14 @@ _COUNTED = (
 _ROUNDS, _SECONDS, _SURE_SECONDS = 20, 0.5, 2.0
 
 
-def waited_for(live: Live, pages: int) -> tuple[Memory, int]:
+def waited_for(live: Live, pages: int, prepare: Callable[[Actor], object] = lambda _actor: None) -> tuple[Memory, int]:
     """Return filled huge pages that NUMA balancing has marked for a fault, and the node that they are on.
 
-    Their process runs on another one: what is near is passed over by later kernels. Raises CannotRun where the kernel
-    does not mark them.
+    Their process runs on another one: what is near is passed over by later kernels. It can ``prepare`` for that, and
+    have more memory. Raises CannotRun where the kernel does not mark them.
     """
     memory, _near, node = _far_memory(live, pages)
+    prepare(memory.actor)
     marked = read_vmstat(live.host)[_MARKED]
     live.host.write(_BALANCING, "1")
     for _round in range(_ROUNDS):

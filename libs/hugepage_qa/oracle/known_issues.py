@@ -79,6 +79,7 @@ class Quirk(Enum):
     MOVED_PAGE_STAYS_PROTECTED = "moved-page-stays-protected"
     UNREGISTER_ENDS_PROTECTION = "unregister-ends-protection"
     GIVEN_BACK_UNTOLD = "given-back-untold"
+    SCAN_PASSES_OVER_PAGES = "scan-passes-over-pages"
     CLOSED_USERFAULTFD_PROTECTS = "closed-userfaultfd-protects"
     BUFFER_PAGE_COUNTED_AGAIN = "buffer-page-counted-again"
     REPLACED_BUFFER_NOT_COUNTED = "replaced-buffer-not-counted"

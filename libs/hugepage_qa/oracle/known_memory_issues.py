@@ -99,6 +99,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.SCAN_PASSES_OVER_PAGES,
+            summary="PAGEMAP_SCAN that protects, and has no room for several pages of a pool, says that it goes on at "
+            "the last one of them, and whoever goes on there passes over the others",
+            example="three pages of 2M, written, a scan with PM_SCAN_WP_MATCHING and max_pages of 700: the first one "
+            "is told, and walk_end is the start of the third",
+            cause="pagemap_scan_hugetlb_entry() makes nothing of a page that does not fit, sets walk_end, and has "
+            "the walk go on, which meets the next one that does not fit (52526ca7fdb9)",
+            since=KernelVersion(6, 7),
+            seen="6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.CLOSED_USERFAULTFD_PROTECTS,
             summary="pages that userfaultfd protected stay marked as protected when it is closed, and who registers "
             "them again is told of writes to what he has not protected",

@@ -5,16 +5,14 @@ from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
-from hugepage_qa.cases.group_memory import actor_in, give_what_is_in_swap
-from hugepage_qa.cases.group_statistics import read_statistics
+from hugepage_qa.cases.group_memory import actor_in, leave_memory
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, parts_out, swap_to_a_device
+from hugepage_qa.cases.swapped import need_swap, swap_to_a_device
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy, some_smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 REWRITTEN = Area("thp/rewritten-in-swap", sizes=Sizes.ONCE)
@@ -87,7 +85,7 @@ def one_word_alone(live: Live) -> None:
             if page == size:
                 need_blocks(live, memory)
             live.expect("bytes that a PMD maps", size if page == size else 0, mapped_huge(memory))
-            _leave_memory(live, memory, group)
+            leave_memory(live, memory, group)
             with live.about(f"pages of {page >> 10} kB, the word at {alone}"):
                 wrong = sum(memory.actor.read(memory.address + offset) != _PART + offset for offset in words)
                 live.expect("words that are not as before", 0, wrong)
@@ -115,7 +113,7 @@ def _expect_last(live: Live, memory: Memory, group: ControlGroup) -> None:
                 memory.actor.call("read", zeroes, memory.address, memory.length)
             else:
                 memory.fill(value)
-            _leave_memory(live, memory, group)
+            leave_memory(live, memory, group)
             # what is only read keeps its place as long as half of the swap is free (mm/memory.c do_swap_page())
             if value is None:
                 memory.expect_zero()
@@ -125,26 +123,11 @@ def _expect_last(live: Live, memory: Memory, group: ControlGroup) -> None:
         others = range(0, memory.length, 2 * live.base_page)
         for offset in others:
             memory.actor.write(memory.address + offset, _PART + offset)
-        _leave_memory(live, memory, group)
+        leave_memory(live, memory, group)
         found = [memory.actor.read(memory.address + offset) for offset in others]
         wrong = sum(word != _PART + offset for word, offset in zip(found, others, strict=True))
         live.expect("words that are not what was written", 0, wrong)
         live.expect("words that are not zero", len(others), memory.actor.nonzero(memory.address, memory.length, WORD))
-
-
-def _leave_memory(live: Live, memory: Memory, group: ControlGroup) -> None:
-    """Have all of ``memory`` be in swap alone. Raises CannotRun where some of it stays."""
-
-    def is_out() -> bool:
-        return memory.smaps().rss == 0 == read_statistics(group).get("swapcached", 0)
-
-    def left() -> bool:
-        parts_out(live, memory, [(0, memory.length)], is_out)
-        give_what_is_in_swap(group)
-        return is_out()
-
-    if not live.host.last_look(left, bool):
-        raise CannotRun("what was swapped out stays in memory")
 
 
 class ThpRewrittenInSwap(LiveTest):

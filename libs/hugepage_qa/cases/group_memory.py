@@ -9,6 +9,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu
+from hugepage_qa.cases.swapped import parts_out
 from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.smaps import read_smaps
@@ -16,6 +17,8 @@ from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor
 
 USED, IN_SWAP = "memory.current", "memory.swap.current"
+#: what is given back in the background may take so long
+_SECONDS = 120.0
 
 
 def actor_in(live: Live, group: ControlGroup) -> Actor:
@@ -72,6 +75,25 @@ def give_what_is_in_swap(group: ControlGroup) -> None:
         group.write("memory.high", limit)
 
 
+def leave_memory(live: Live, memory: Memory, group: ControlGroup) -> None:
+    """Have all of ``memory``, and what else ``group`` had written to swap, be in swap alone.
+
+    Raises CannotRun where some of it stays.
+    """
+
+    def is_out() -> bool:
+        mapped = sum(found.rss for found in memory.all_mappings())
+        return mapped == 0 == read_statistics(group).get("swapcached", 0)
+
+    def left() -> bool:
+        parts_out(live, memory, [(0, memory.length)], is_out)
+        give_what_is_in_swap(group)
+        return is_out()
+
+    if not live.host.last_look(left, bool):
+        raise CannotRun("what was swapped out stays in memory")
+
+
 def expect_all_there(live: Live, memory: Memory) -> None:
     """Expect all of ``memory`` to be mapped or in swap."""
     found = sum(mapping.rss + mapping.fields["Swap"] for mapping in memory.all_mappings())
@@ -85,7 +107,12 @@ def need_exact_charges(live: Live) -> None:
 
 
 def expect_about(live: Live, group: ControlGroup, name: str, pages: int) -> None:
-    """Expect so many huge pages, and less than half of one besides, or not yet added up.
+    """Expect so many huge pages, as ``look_for_about`` counts them."""
+    live.expect(f"huge pages in {name}", pages, look_for_about(live, group, name, pages))
+
+
+def look_for_about(live: Live, group: ControlGroup, name: str, pages: int, seconds: float = _SECONDS) -> int:
+    """Look until there are so many huge pages, and less than half of one besides, or not yet added up; return how many.
 
     A process has some other memory, and each CPU may keep some entries of swap that are free (mm/swap_slots.c).
     """
@@ -93,7 +120,7 @@ def expect_about(live: Live, group: ControlGroup, name: str, pages: int) -> None
     def found() -> int:
         return (group.read_number(name) + pmd_size(live) // 2) // pmd_size(live)
 
-    live.expect(f"huge pages in {name}", pages, live.host.last_look(found, lambda now: now == pages))
+    return live.host.last_look(found, lambda now: now == pages, seconds)
 
 
 def wait_until_written(live: Live, group: ControlGroup) -> None:

@@ -1,20 +1,75 @@
-"""Shared memory that a program wants back from swap before it touches it."""
+"""Shared memory that a program wants back from swap: before it touches it, and whichever part of it first."""
 
+import mmap
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.control_group import Version, new_group
-from hugepage_qa.cases.group_memory import actor_in, give_what_is_in_swap
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.group_memory import actor_in, give_what_is_in_swap, leave_memory
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
-from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.swapped import need_swap, swap_to_a_device
+from hugepage_qa.cases.thp_memory import expect_mapped_whole, let_only_pmd_inherit, map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import some_smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_PAGEOUT, MADV_WILLNEED
+from hugepage_qa.kernel.uapi import MADV_PAGEOUT, MADV_WILLNEED, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 BROUGHT = Area("thp/brought-from-swap", sizes=Sizes.ONCE)
+
+#: files, of a huge page each, and huge pages of swap: more, as what comes back in parts leaves no whole ones of it
+_FILES, _ROOM = 3, 12
+
+#: what memory holds in its first word: the words of Memory.fill()
+_VALUE = 1
+#: gets a file, what it is mapped in, and the offset of a base page of that; returns what it has and what it got
+_Want = Callable[[HugeFile, Memory, int], tuple[object, object]]
+
+
+def _load(_file: HugeFile, memory: Memory, offset: int) -> tuple[object, object]:
+    return _VALUE + offset, memory.actor.read(memory.address + offset)
+
+
+def _store(_file: HugeFile, memory: Memory, offset: int) -> tuple[object, object]:
+    """Store the first word of a base page as it is."""
+    memory.actor.write(memory.address + offset, _VALUE + offset)
+    return None, None
+
+
+def _read_file(file: HugeFile, memory: Memory, offset: int) -> tuple[object, object]:
+    return file.actor.uapi.pack("Q", _VALUE + offset), file.read(offset % memory.size, WORD)
+
+
+def _write_file(file: HugeFile, memory: Memory, offset: int) -> tuple[object, object]:
+    """Write the first word of a base page as it is."""
+    word = file.actor.uapi.pack("Q", _VALUE + offset)
+    return WORD, file.actor.call("pwrite64", file.descriptor, word, WORD, offset % memory.size)
+
+
+def _allocate(file: HugeFile, memory: Memory, offset: int) -> tuple[object, object]:
+    return 0, file.actor.call("fallocate", file.descriptor, 0, offset % memory.size, WORD)
+
+
+def _call(name: str, *arguments: int) -> _Want:
+    return lambda _file, memory, offset: (0, memory.actor.call(name, memory.address + offset, WORD, *arguments))
+
+
+_WAYS: tuple[tuple[str, _Want], ...] = (
+    ("load", _load),
+    ("store", _store),
+    ("pread()", _read_file),
+    ("pwrite()", _write_file),
+    ("fallocate()", _allocate),
+    ("mlock()", _call("mlock")),
+    ("MADV_WILLNEED", _call("madvise", MADV_WILLNEED)),
+)
 
 
 @BROUGHT.case(
@@ -52,6 +107,76 @@ def each_page_of_a_range(live: Live) -> None:
         found = live.host.last_look(partial(missing, wanted), lambda found: not found)
         live.expect(f"base pages of {count} from {first} on that are not in memory", set(), found)
     memory.expect_filled()
+
+
+@BROUGHT.case(
+    "a huge page of shared memory, of a PMD or smaller, that was swapped to a device as a whole comes back with what it"
+    " held, each base page in its place, whichever of them is wanted first and how: read or written by a mapping or by"
+    " system calls, allocated, locked, or by MADV_WILLNEED; so does what is beside it",
+    "mm/shmem.c shmem_swapin_folio(), shmem_split_large_entry(); madvise(2) MADV_PAGEOUT, MADV_WILLNEED",
+    since="5.4",  # MADV_PAGEOUT; as a whole since Linux 6.12
+)
+def whichever_is_first(live: Live) -> None:
+    swap_to_a_device(live, _ROOM * pmd_size(live))
+    group = new_group(live, "memory", Version.TWO)
+    actor = actor_in(live, group)
+    for size in _sizes_in_turn(live):
+        places = sorted({0, live.base_page, size // 2 - live.base_page, size // 2, size - live.base_page})
+        ways = [*product(_WAYS, places)]
+        at_once = _FILES * pmd_size(live) // size
+        for first in range(0, len(ways), at_once):
+            with live.about(f"pages of {size >> 10} kB"):
+                _expect_each(live, actor, group, size, ways[first : first + at_once])
+
+
+def _expect_each(
+    live: Live, actor: Actor, group: ControlGroup, size: int, ways: Sequence[tuple[tuple[str, _Want], int]]
+) -> None:
+    """Have each huge page of ``size`` bytes come back in one of these ways, and expect all of them as they were."""
+    files, memory = _filled_files(live, actor, size)
+    leave_memory(live, memory, group)
+    for page, ((name, want), place) in enumerate(ways):
+        offset = page * size + place
+        live.expect(f"what {name} at {place} got", *want(files[offset // memory.size], memory, offset))
+        if wrong := memory.wrong(offset, live.base_page):
+            # what is in the place of something else may be looked for without end, by who reads all of it
+            live.fail(f"words that changed at {place}, which {name} wanted first", 0, wrong)
+    memory.expect_filled(_VALUE)
+    memory.unmap()
+    for file in files:
+        file.close()
+
+
+def _sizes_in_turn(live: Live) -> Iterator[int]:
+    """Yield the bytes of a PMD-sized page, and of some smaller ones, while shared memory gets pages of that size."""
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    yield pmd_size(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    for size, path in some_smaller_sizes(live):
+        if live.host.read(f"{path}/shmem_enabled") is not None:  # since Linux 6.11
+            live.set_knob(f"{path}/shmem_enabled", "always")
+            yield size
+            live.set_knob(f"{path}/shmem_enabled", "never")
+
+
+def _filled_files(live: Live, actor: Actor, size: int) -> tuple[list[HugeFile], Memory]:
+    """Return files that ``actor`` has filled, in pages of ``size`` bytes, and mapped side by side.
+
+    Each has the bytes of a PMD-sized page. Raises CannotRun where memory is too fragmented for such pages.
+    """
+    length = pmd_size(live)
+    memory = Memory(live, actor, room_for(actor, _FILES, length), _FILES, length)
+    files = [HugeFile(live, actor, actor.call("memfd_create", "brought", 0)) for _number in range(_FILES)]
+    for number, file in enumerate(files):
+        actor.call("ftruncate", file.descriptor, length)
+        actor.mmap(length, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, file.descriptor, address=memory.at(number))
+    whole = size == length
+    with_blocks(live, length, _FILES * whole)
+    memory.fill(_VALUE)
+    for number in range(_FILES):
+        expect_mapped_whole(live, memory.part(number), int(whole), "shmem_enabled=always")
+    return files, memory
 
 
 class ThpBroughtFromSwap(LiveTest):

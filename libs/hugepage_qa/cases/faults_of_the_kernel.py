@@ -93,6 +93,8 @@ def _registered(
     fault = Userfault(memory, mode, feature, waits=waits, of_kernel=of_kernel)
     if mode is Mode.WRITE_PROTECTED:
         fault.write_protect()
+    elif mode is Mode.READ_WRITE_PROTECTED:
+        fault.read_write_protect()
     return memory, fault
 
 
@@ -105,7 +107,7 @@ def _expect_refused(live: Live, memory: Memory, fault: Userfault, mode: Mode, *,
             _expect_came(live, memory.actor, (Came.REFUSED, {errno.EFAULT}) if faults else (Came.DONE, set()))
             if waits:
                 fault.expect_nothing_told(live)
-    if mode is not Mode.WRITE_PROTECTED:
+    if mode in (Mode.MISSING, Mode.MINOR):
         live.expect("base pages that are there", 0, len(memory.present_frames(1)))
     if waits:
         memory.actor.use(memory.address, WORD, WORD)
@@ -127,7 +129,12 @@ def _expect_told(live: Live, memory: Memory, fault: Userfault, mode: Mode, acces
 
 
 def _told(mode: Mode, *, writes: bool) -> Told:
-    by_mode = {Mode.MISSING: Told(0), Mode.WRITE_PROTECTED: Told.WRITE_PROTECTED, Mode.MINOR: Told.MINOR}
+    by_mode = {
+        Mode.MISSING: Told(0),
+        Mode.WRITE_PROTECTED: Told.WRITE_PROTECTED,
+        Mode.MINOR: Told.MINOR,
+        Mode.READ_WRITE_PROTECTED: Told.READ_WRITE_PROTECTED,
+    }
     return by_mode[mode] | (Told.WRITE if writes else Told(0))
 
 
@@ -139,6 +146,8 @@ def _handle(live: Live, memory: Memory, fault: Userfault, mode: Mode) -> None:
             live.expect("bytes copied", memory.size, fault.copy(source))
         case Mode.WRITE_PROTECTED:
             fault.write_protect(on=False)
+        case Mode.READ_WRITE_PROTECTED:
+            fault.read_write_protect(on=False)
         case _:
             fault.go_on()
 

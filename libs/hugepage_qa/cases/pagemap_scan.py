@@ -25,6 +25,7 @@ class Is(IntFlag):
     SWAPPED = 16
     PFNZERO = 32
     HUGE = 64
+    ACCESSED = 512
 
 
 class Do(IntFlag):

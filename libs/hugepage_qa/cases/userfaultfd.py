@@ -38,7 +38,10 @@ _CALLS = {
     "writeprotect": (0x06, "3Q"),
     "continue": (0x07, "4q"),
     "poison": (0x08, "4q"),
+    "rwprotect": (0x09, "3Q"),
 }
+# UFFDIO_SET_MODE, an _IOW()
+_SET_MODE, _SWITCHED = 0x0A, "2Q"
 # UFFDIO_UNREGISTER, UFFDIO_WAKE, each an _IOR()
 _UNREGISTER, _WAKE, _RANGE = 0x01, 0x02, "2Q"
 _NUMBERS = {name: number for name, (number, _layout) in _CALLS.items()} | {"wake": _WAKE}
@@ -47,7 +50,7 @@ _COPY_DONE = _MOVE_DONE = 4
 _HOLES_MOVE = 2
 # UFFDIO_COPY_MODE_WP
 _COPY_PROTECTED = 2
-#: UFFDIO_*_MODE_DONTWAKE, and UFFDIO_WRITEPROTECT_MODE_DONTWAKE, which is another bit
+#: UFFDIO_*_MODE_DONTWAKE, and those of UFFDIO_WRITEPROTECT and UFFDIO_RWPROTECT, which are another bit
 _WAKES_NOBODY, _PROTECTION_WAKES_NOBODY = 1, 2
 
 
@@ -71,6 +74,8 @@ class Feature(IntFlag):
     POISON = 1 << 14
     WP_ASYNC = 1 << 15
     MOVE = 1 << 16
+    RWP = 1 << 17
+    RWP_ASYNC = 1 << 18
 
 
 class Mode(IntFlag):
@@ -79,6 +84,7 @@ class Mode(IntFlag):
     MISSING = 1
     WRITE_PROTECTED = 2
     MINOR = 4
+    READ_WRITE_PROTECTED = 8
 
 
 _PAGEFAULT = 0x12
@@ -99,6 +105,7 @@ class Told(IntFlag):
     WRITE = 1
     WRITE_PROTECTED = 2
     MINOR = 4
+    READ_WRITE_PROTECTED = 8
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,26 @@ class Userfault:
         size = self._memory.size if length is None else length
         mode = int(on) | (0 if wakes else _PROTECTION_WAKES_NOBODY)
         self._ioctl("writeprotect", self._memory.at(page) + offset, size, mode)
+
+    def read_write_protect(
+        self, page: int = 0, *, on: bool = True, offset: int = 0, length: int | None = None, wakes: bool = True
+    ) -> None:
+        """Have reads and writes of what is there of a page fault, or no longer (UFFDIO_RWPROTECT).
+
+        ``offset`` and ``length`` name a part of it, or more. Raises Refused.
+        """
+        size = self._memory.size if length is None else length
+        mode = int(on) | (0 if wakes else _PROTECTION_WAKES_NOBODY)
+        self.rwprotect(self._memory.at(page) + offset, size, mode)
+
+    def rwprotect(self, start: int, length: int, mode: int) -> None:
+        """Call UFFDIO_RWPROTECT for ``length`` bytes at an address, with any mode. Raises Refused."""
+        self._ioctl("rwprotect", start, length, mode)
+
+    def set_mode(self, enable: int, disable: int) -> None:
+        """Switch features on and off (UFFDIO_SET_MODE). Raises Refused."""
+        argument = self._actor.uapi.pack(_SWITCHED, enable, disable)
+        self._actor.call("ioctl", self.descriptor, self._actor.uapi.iow(_API, _SET_MODE, len(argument)), argument)
 
     def go_on(self, *, offset: int = 0, length: int | None = None, wakes: bool = True) -> None:
         """Map a page, or ``length`` bytes, from ``offset`` on, which the file has (UFFDIO_CONTINUE). Raises OSError."""
@@ -333,7 +360,7 @@ class Userfault:
 
 
 def protected_pages(memory: Memory) -> list[int]:
-    """Return the numbers of the base pages of which pagemap says that userfaultfd protects them."""
+    """Return the numbers of the base pages of which pagemap says that userfaultfd protects them, in either way."""
     return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & WRITE_PROTECTED]
 
 

@@ -80,6 +80,10 @@ _WITHOUT_HUGE_PAGES = {
     "taken-again-and-again",
     "more-at-a-time",
     # which base pages are protected, and can be written, whatever maps them
+    "closed-and-moved",
+    "closed-before-a-child",
+    "closed-in-swap",
+    "closed-zeroes",
     "other-memory-moved",
     "protected-zeroes",
     # what comes back from swap may be huge or not

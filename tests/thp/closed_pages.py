@@ -27,7 +27,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory, word_read_by
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import collapse, pmd_size, shared_base_pages
+from hugepage_qa.cases.thp_memory import collapse, pmd_size, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
@@ -63,6 +63,20 @@ def told(live: Live) -> None:
             if make is huge_pages:
                 live.expect("AnonHugePages in the end", before.anon_huge_pages, memory.smaps(0).anon_huge_pages)
             memory.actor.end()
+
+
+@CLOSED_PAGES.case(
+    "shared memory in huge pages is closed as any other: an access is told, and what is there stays in its frames",
+    f"{DOC}: works on anonymous, shmem, and hugetlbfs memory; Protecting and Unprotecting: pages stay resident",
+    since=SINCE,
+)
+def shared_huge(live: Live) -> None:
+    let_nobody_else_act(live)
+    memory = fill(shared_huge_pages(live))
+    fault = close(memory, waits=True)
+    expect_marked(live, memory, (0, memory.size))
+    live.expect("Rss when it is closed", memory.size, memory.smaps().rss)
+    expect_every_access_told(live, memory, fault, live.base_page)
 
 
 @CLOSED_PAGES.case(

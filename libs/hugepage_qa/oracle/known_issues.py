@@ -46,6 +46,7 @@ class Quirk(Enum):
     EXCLUSIVE_BY_FIRST_PAGE = "exclusive-by-first-page"
     ZEROES_LOSE_MARKS = "zeroes-lose-marks"
     HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
+    CLOSING_UNMAPS_SHARED = "closing-unmaps-shared"
     MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py

@@ -299,4 +299,15 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 15),
         seen="6.16.3, 7.3.4; right on 6.12.117",
     ),
+    Quirk.CLOSING_UNMAPS_SHARED: KnownIssue(
+        quirk=Quirk.CLOSING_UNMAPS_SHARED,
+        summary="UFFDIO_RWPROTECT of shared memory in a huge page takes it out of the page table instead of "
+        "closing it, and no access is told",
+        example="2 MiB of shared memory in a huge page, UFFDIO_RWPROTECT: bit 57 of pagemap is set of no base "
+        "page, Rss is 0, and a write goes on without a message",
+        cause="change_pmd_range() splits a huge page of a file to close it, by which it is unmapped; "
+        "UFFDIO_WRITEPROTECT leaves markers there, and UFFDIO_RWPROTECT has none",
+        since=KernelVersion(7, 3),
+        seen="7.3.4",
+    ),
 }

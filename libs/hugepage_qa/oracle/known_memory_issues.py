@@ -96,7 +96,7 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             "writes are tracked; MADV_DONTNEED does so of all memory that is not of the anonymous kind, as that of a "
             "pool is not (52526ca7fdb9, d61ea1cb0095)",
             since=KernelVersion(6, 7),
-            seen="6.12.117, 7.3.4",
+            seen="6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.SCAN_PASSES_OVER_PAGES,
@@ -107,7 +107,7 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             cause="pagemap_scan_hugetlb_entry() makes nothing of a page that does not fit, sets walk_end, and has "
             "the walk go on, which meets the next one that does not fit (52526ca7fdb9)",
             since=KernelVersion(6, 7),
-            seen="6.12.117, 7.3.4",
+            seen="6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
             quirk=Quirk.CLOSED_USERFAULTFD_PROTECTS,

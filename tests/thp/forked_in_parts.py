@@ -3,17 +3,21 @@
 import mmap
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import accumulate, count, takewhile
+from itertools import accumulate, count, pairwise, product, takewhile
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, mapped_in_parts, set_policy, some_smaller_sizes
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 FORKED_PARTS = Area("thp/forked-in-parts", sizes=Sizes.ONCE)
 
 _FIRST, _SECOND, _THIRD = 77, 1 << 20, 1 << 30
+_PROT_NONE = 0
+#: what mprotect(2) leaves, whether before the fork, and whether parent (0) or child (1) writes first
+_FORBIDDEN = (mmap.PROT_READ, False, 0), (_PROT_NONE, False, 0), (mmap.PROT_READ, True, 0), (mmap.PROT_READ, False, 1)
 
 
 @FORKED_PARTS.case(
@@ -32,6 +36,69 @@ def kept_apart(live: Live) -> None:
                 every = [parent, child, parent.seen_by(child.actor.fork())]
                 _expect_apart(live, every[turn:] + every[:turn], parts)
             parent.actor.end()
+
+
+@FORKED_PARTS.case(
+    "where a child did not inherit all of a huge page, or of pages of smaller sizes, what it did stays apart when"
+    " mprotect(2) has forbidden it, to be written or at all, before the fork or after it, and allowed it again: what"
+    " parent or child writes shows in the other nowhere, wherever the parts are that were inherited",
+    "mprotect(2); madvise(2) MADV_DONTFORK; fork(2); mm/mprotect.c can_change_private_pte_writable()",
+)
+def kept_apart_when_allowed_again(live: Live) -> None:
+    for kind, make in _kinds(live):
+        for (name, kept), row in product(_kept_from_a_child(live).items(), _FORBIDDEN):
+            prot, is_before, turn = row
+            parent = make()
+            with live.about(f"{kind}, {name} not inherited, protection {prot}, before the fork: {is_before}"):
+                _expect_apart_when_allowed(live, parent, kept, prot, turn, is_before=is_before)
+            parent.actor.end()
+
+
+def _kept_from_a_child(live: Live) -> dict[str, list[tuple[int, int]]]:
+    """Return parts of a huge page, where each begins and its length, by what they are together."""
+    size, base = pmd_size(live), live.base_page
+    # runs of 1, 2, 3 ... pages, of which the child gets every other one
+    starts = [0, *takewhile((size // base).__gt__, accumulate(count(1)))]
+    runs = [(start * base, (end - start) * base) for start, end in pairwise(starts)]
+    return {
+        "the first half": [(0, size // 2)],
+        "the last half": [(size // 2, size // 2)],
+        "two pages in the middle": [(size // 2, 2 * base)],
+        "all but the last page": [(0, size - base)],
+        "every other run": runs[::2],
+    }
+
+
+def _expect_apart_when_allowed(
+    live: Live, parent: Memory, kept: list[tuple[int, int]], prot: int, turn: int, *, is_before: bool
+) -> None:
+    """Expect ``parent`` and a child without the parts ``kept`` to keep what they have; number ``turn`` writes first."""
+    if is_before:
+        parent.protect(prot)
+    _advise(parent, kept, mmap.MADV_DONTFORK)
+    child = parent.seen_by(parent.actor.fork())
+    _advise(parent, kept, mmap.MADV_DOFORK)
+    ends = [0, *(end for start, length in kept for end in (start, start + length)), parent.length]
+    inherited = [(start, end - start) for start, end in zip(ends[::2], ends[1::2], strict=True) if end > start]
+    every = [(parent, [(0, parent.length)], 1), (child, inherited, 1)]
+    for memory, parts, _value in every:
+        for protection in (READ_WRITE,) if is_before else (prot, READ_WRITE):
+            for start, length in parts:
+                memory.actor.call("mprotect", memory.address + start, length, protection)
+    for writer in (turn, 1 - turn):
+        memory, parts, _value = every[writer]
+        value = (_FIRST, _SECOND)[writer]
+        every[writer] = memory, parts, value
+        for start, length in parts:
+            memory.actor.fill(memory.address + start, length, WORD, value + start)
+        for number, (reader, own_parts, own) in enumerate(every):
+            wrong = sum(reader.wrong(start, length, own) for start, length in own_parts)
+            live.expect(f"words of number {number + 1} that changed when number {writer + 1} had written", 0, wrong)
+
+
+def _advise(memory: Memory, parts: list[tuple[int, int]], advice: int) -> None:
+    for start, length in parts:
+        memory.actor.call("madvise", memory.address + start, length, advice)
 
 
 def _kinds(live: Live) -> Iterator[tuple[str, Callable[[], Memory]]]:

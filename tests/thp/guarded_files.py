@@ -1,8 +1,10 @@
-"""Guards in mappings of files of a tmpfs, which page tables alone know: what fork() leaves of them."""
+"""Guards in mappings of files of a tmpfs, which page tables alone know: what fork() and MADV_COLLAPSE leave of them."""
 
+import errno
 import mmap
 import signal
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -10,14 +12,17 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
+    collapse,
+    expect_no_collapse,
     expect_shared,
     let_only_pmd_inherit,
     map_file,
     map_start,
+    mapped_huge,
     mount_tmpfs,
     pmd_size,
 )
-from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 GUARDED_FILES = Area("thp/guarded-files", sizes=Sizes.ONCE)
@@ -96,6 +101,43 @@ def _expect_inherited(live: Live, memory: Memory, place: tuple[int, int]) -> Non
             _expect_guarded(live, each, place)
     for each in every[:0:-1]:
         each.actor.end()
+
+
+@GUARDED_FILES.case(
+    "MADV_COLLAPSE of a file leaves the guards of each other mapping of it, of the same process or another one, of a"
+    " part of a huge page, all of it or across two, touched or not, shared, private or to be read alone, and refuses"
+    " those that have guards: the one that it is asked for has huge pages then, and all holds what it held",
+    f"{GUARDS}; madvise(2) MADV_COLLAPSE; mm/khugepaged.c retract_page_tables(), file_backed_vma_is_retractable()",
+    since=SINCE,
+)
+def collapsed_beside(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    actor = live.actor()
+    descriptor = live.open(actor, f"{mount_tmpfs(live, 'never')}/file")
+    for make, place, is_apart in product(_MAPPINGS, _places(live), (False, True)):
+        file = map_start(live, actor, descriptor, _PAGES)
+        file.fill()
+        other = file.seen_by(actor.fork()) if is_apart else file
+        memory = make(live, file, descriptor)
+        about = f"{make.__name__.strip('_')}, {place[1]} bytes at {place[0]}, asked for by another process: {is_apart}"
+        with live.about(about):
+            _advise(memory, place, MADV_GUARD_INSTALL)
+            collapse(live, partial(other.advise, MADV_COLLAPSE))
+            live.expect("bytes in huge pages of the other mapping", other.length, mapped_huge(other))
+            _expect_guarded(live, memory, place)
+            other.expect_filled()
+            expect_no_collapse(live, memory, errno.EINVAL)
+            _expect_guarded(live, memory, place)
+            _advise(memory, place, MADV_GUARD_REMOVE)
+            for each in (memory, other):
+                each.expect_filled()
+        if is_apart:
+            other.actor.end()
+        for each in (memory, file):
+            each.unmap()
+        # the next ones begin with base pages
+        actor.call("ftruncate", descriptor, 0)
 
 
 def _places(live: Live) -> tuple[tuple[int, int], ...]:

@@ -1,8 +1,10 @@
-"""PAGEMAP_SCAN of memory of many kinds, by masks, ranges and limits that are drawn: a model says what is told."""
+"""PAGEMAP_SCAN of memory of many kinds, by masks, ranges and limits that are drawn, and what it tells as written."""
 
 import mmap
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
+from itertools import product
+from operator import or_
 from random import Random
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -10,10 +12,11 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pagemap_scan import Is, Masks, Region, Scan, scan_with
+from hugepage_qa.cases.pagemap_scan import Is, Masks, Region, Scan, scan, scan_with, track_writes
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mapped_huge, mount_tmpfs, need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import expect_huge_zeroes, huge_pages
+from hugepage_qa.cases.thp_policy import base_pages, expect_huge_zeroes, huge_pages, mapped_in_parts
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
@@ -30,6 +33,18 @@ _WRITTEN, _OUT, _READ = ((0, 8), (100, 120), (508, 512)), (104, 110), ((8, 12), 
 _KINDS = (Is.FILE, Is.PRESENT, Is.SWAPPED, Is.PFNZERO, Is.HUGE)
 _MOST_REGIONS, _SCANS = (1, 1, 2, 3, 64), 80
 _SOME = 1, 2, 7, 512, 513, 1023
+_WRITTEN_WHERE = "Documentation/admin-guide/mm/pagemap.rst PAGE_IS_WRITTEN"
+_ALL, _NOTHING = reduce(or_, _KINDS, Is.WRITTEN), Is(0)
+#: pages that are written, told as that alone or as all that they are, and those that are not
+_ASKED_FOR_WRITTEN = (
+    Masks(_NOTHING, Is.WRITTEN, _NOTHING, Is.WRITTEN),
+    Masks(_NOTHING, Is.WRITTEN, _NOTHING, _ALL),
+    Masks(_NOTHING, _NOTHING, Is.WRITTEN, Is.WRITTEN),
+    Masks(_NOTHING, Is.PRESENT, Is.WRITTEN | Is.HUGE, _ALL),
+    Masks(Is.WRITTEN, Is.WRITTEN, _NOTHING, _ALL),
+    Masks(_NOTHING, Is.PRESENT, _NOTHING, _ALL),
+    Masks(_NOTHING, _NOTHING, Is.SWAPPED | Is.FILE, Is.WRITTEN),
+)
 
 
 @SCANNED_BY_MASKS.case(
@@ -62,6 +77,78 @@ def as_a_model_says(live: Live) -> None:
         with live.about(f"{masks}, pages {start} to {end}, at most {most or 'all'} in {regions} regions"):
             live.expect("what is told", told, found, {Quirk.HUGE_ZEROES_UNTOLD: with_bug})
     memory.part(_WHOLE, 2).expect_filled()
+
+
+@SCANNED_BY_MASKS.case(
+    "nothing is told as written where no userfaultfd tracks writes, by whatever masks it is asked for and in whatever"
+    " range: of huge pages, whole or in parts, of base pages, a file, zeroes, what is in swap and what is absent",
+    f"{_WRITTEN_WHERE}; fs/proc/task_mmu.c pagemap_scan_pmd_entry(), pagemap_page_category(), pagemap_thp_category()",
+    since="7.3",  # before, each page that had no mark of a userfaultfd was told as written
+)
+def untracked(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, pmd_size(live))
+    memory, kinds = _memory_of_many_kinds(live)
+    no_zeroes = [kind & ~Is.PFNZERO if kind and Is.HUGE in kind else kind for kind in kinds]
+    base, every = live.base_page, memory.size // live.base_page
+    ranges = [(0, len(kinds)), *((page * every + 1, (page + 2) * every - 1) for page in range(_PAGES - 1))]
+    for masks, (start, end) in product(_ASKED_FOR_WRITTEN, ranges):
+        found = scan_with(live, memory, masks, start * base, end * base, regions=_MOST_REGIONS[-1])
+        told, with_bug = (_told(each, masks, start, end, 0, _MOST_REGIONS[-1], base) for each in (kinds, no_zeroes))
+        with live.about(f"{masks}, pages {start} to {end}"):
+            live.expect("what is told", told, found, {Quirk.HUGE_ZEROES_UNTOLD: with_bug})
+
+
+@SCANNED_BY_MASKS.case(
+    "of huge pages, whole or in parts, and base pages, of which a part is tracked, that part is told as written, to the"
+    " base page, before it is protected, and nothing when it is no longer tracked, or for faults alone",
+    f"{_WRITTEN_WHERE}; fs/proc/task_mmu.c pagemap_scan_pmd_entry(), pagemap_thp_category()",
+    since="7.3",
+)
+def tracked_in_part(live: Live) -> None:
+    let_rest(live)
+    every = pmd_size(live) // live.base_page
+    parts = (0, 1), (every - 1, every), (every // 2, every), (every - 1, every + 1), (1, 2 * every), (0, every)
+    for make, (first, end) in product((huge_pages, mapped_in_parts, base_pages), parts):
+        memory = make(live, 2)
+        part = Memory(live, memory.actor, memory.address + first * live.base_page, end - first, live.base_page)
+        with live.about(f"{make.__name__}, base pages {first} to {end} tracked"):
+            _expect_told_where_tracked(live, memory, part)
+            memory.expect_filled()
+        memory.actor.end()
+
+
+@SCANNED_BY_MASKS.case(
+    "hugetlb pages are told as written where they are tracked, each by itself, and nowhere else",
+    f"{_WRITTEN_WHERE}; fs/proc/task_mmu.c pagemap_hugetlb_category()",
+    since="7.3",
+    sizes=Sizes.EACH,
+    pages=2,
+)
+def tracked_hugetlb_pages(live: Live) -> None:
+    for shared, page in product((False, True), range(2)):
+        memory = live.map(2, shared=shared)
+        memory.touch(0)
+        memory.touch(1)
+        with live.about(f"page {page} tracked, shared {shared}"):
+            _expect_told_where_tracked(live, memory, memory.part(page))
+        memory.actor.end()
+    live.expect_pool(nr=2, free=2)
+
+
+def _expect_told_where_tracked(live: Live, memory: Memory, part: Memory) -> None:
+    """Expect ``part`` of ``memory`` to be told as written as long as its writes are tracked, and nothing else."""
+    start = part.address - memory.address
+    written = [Region(start, start + part.length, Is.WRITTEN)]
+    live.expect("what is written before", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+    for why, register, told in (
+        ("missing pages", partial(Userfault, part, Mode.MISSING, Feature(0)), []),
+        ("writes", partial(track_writes, part), written),
+    ):
+        fault = register()
+        live.expect(f"what is written, tracked for {why}", told, scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+        fault.unregister()
+        live.expect(f"what is written after {why}", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
 
 
 def _memory_of_many_kinds(live: Live) -> tuple[Memory, Sequence[Is | None]]:

@@ -94,6 +94,13 @@ def zeroes_among(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
     return {frame for frame in wanted if groups[frame // _NEIGHBOURS][frame % _NEIGHBOURS] & ZERO}
 
 
+def tails_among(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
+    """Return which of ``frames`` go on with a folio that began before them. Raises CannotRun as above."""
+    wanted = set(frames)
+    groups = _neighbours(live, actor, wanted)
+    return {frame for frame in wanted if groups[frame // _NEIGHBOURS][frame % _NEIGHBOURS] & COMPOUND_TAIL}
+
+
 def _neighbours(live: Live, actor: Actor, frames: Iterable[int]) -> dict[int, tuple[int, ...]]:
     """Return the flags of ``frames`` and of those beside them: read one by one they would be a thousand requests."""
     descriptor = _open(live, actor, FLAGS)

@@ -143,6 +143,7 @@ def _one_page_more(found: re.Match[str]) -> str:
 #: frames of zeroes, and what is committed is in a counter of the machine
 _AREAS_WITHOUT = {
     "thp/smaller-sizes",
+    "thp/collapsed-smaller",
     "thp/file-folios",
     "thp/mixed-file-operations",
     "thp/moved-files",
@@ -186,7 +187,7 @@ def test_a_write_that_should_be_refused_is_not_taken(recorded: Recorded) -> None
             assert recorded.replay(events).verdict is Verdict.FAIL, event
 
 
-@pytest.mark.parametrize("recorded", _named("swapped-out", "pages-in-swap"), ids=str)
+@pytest.mark.parametrize("recorded", _named("swapped-out", "pages-in-swap", "beside-pages-in-swap"), ids=str)
 def test_memory_in_swap_is_looked_at(recorded: Recorded) -> None:
     """A page more or none at all: a kernel that swaps nothing out, or leaves it there, does not pass."""
     for replacement in (

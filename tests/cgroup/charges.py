@@ -5,10 +5,12 @@ Hugetlb pages are charged by the memory controller, too, where the hierarchy is 
 
 import errno
 import signal
+from collections.abc import Mapping
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
+from hugepage_qa.cases.group_statistics import expect_statistics
 from hugepage_qa.cases.hugetlb_accounting import (
     ACCOUNTING,
     accounted_group,
@@ -20,7 +22,7 @@ from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_group import HUGETLB_CGROUP, V1_DOC, V2_DOC, HugetlbGroup, hugetlb_case
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import move_page
+from hugepage_qa.cases.memory_policy import MOVE_STRICTLY, bind, move_page
 from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.kernel.uapi import MADV_POPULATE_WRITE
 from hugepage_qa.machine.host import CannotRun
@@ -304,6 +306,45 @@ def memory_counts_a_page_that_moves(live: Live) -> None:
     live.expect("pages in memory.current", 1, round(_memory_current(group.group) / live.size))
     memory.unmap()
     live.expect("pages in memory.current", 0, round(_memory_current(group.group) / live.size))
+
+
+@VERSION_2.case(
+    "hugetlb in memory.numa_stat of a group, and of the one above it, has pages that move to another node and back on"
+    " the node that each is on, and none when they are given back, and memory.stat has as many as before, where the"
+    " hierarchy is mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory.stat hugetlb, memory.numa_stat; mm/hugetlb.c move_hugetlb_lruvec_stat()",
+    since="7.3",  # before, a page that moved was told on the node where it had been
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def memory_shows_pages_that_move_on_their_nodes(live: Live) -> None:
+    above = accounted_group(live)
+    group = above.child("below")
+    for node in live.nodes:
+        live.reserve(_TWO, node)
+    here, there = live.nodes[:2]
+    for shared in (False, True):
+        with live.about(f"shared {shared}"):
+            memory = live.map(_TWO, group.actor(), noreserve=True, shared=shared)
+            bind(memory, [here])
+            for page in range(_TWO):
+                memory.touch(page)
+            _expect_memory_on_nodes(live, (group, above), {here: 2, there: 0})
+            live.expect("status of move_pages", there, move_page(memory, 1, there))
+            _expect_memory_on_nodes(live, (group, above), {here: 1, there: 1})
+            for node, other in ((there, here), (here, there)):
+                bind(memory, [node], MOVE_STRICTLY)
+                _expect_memory_on_nodes(live, (group, above), {node: 2, other: 0})
+            memory.unmap()
+            _expect_memory_on_nodes(live, (group, above), {here: 0, there: 0})
+
+
+def _expect_memory_on_nodes(live: Live, groups: tuple[HugetlbGroup, ...], pages: Mapping[int, int]) -> None:
+    """Expect as many hugetlb pages of each node in memory.numa_stat of ``groups``, and all of them in memory.stat."""
+    for each in groups:
+        on_nodes = {f"hugetlb N{node}": count * live.size for node, count in pages.items()}
+        expect_statistics(live, each.group, on_nodes, "memory.numa_stat")
+        expect_statistics(live, each.group, {"hugetlb": sum(pages.values()) * live.size})
 
 
 @case(

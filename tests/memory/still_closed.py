@@ -14,6 +14,7 @@ from hugepage_qa.cases.closed_memory import (
     expect_accessed,
     expect_closed,
     expect_marked,
+    expect_open_at_last,
     fill,
     filled_pages,
 )
@@ -22,7 +23,6 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.thp_memory import room_for
-from hugepage_qa.cases.userfaultfd import Mode
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
@@ -162,15 +162,7 @@ def told_no_more(live: Live) -> None:
             fault = close(memory)
             fault.unregister(1)
             expect_closed(live, memory, (0, live.size))
-            fault.unregister()
-            expect_closed(live, memory)
-            fault.register(Mode.READ_WRITE_PROTECTED)
-            expect_closed(live, memory)
-            fault.read_write_protect(length=memory.length)
-            expect_closed(live, memory, (0, memory.length))
-            memory.actor.call("close", fault.descriptor)
-            expect_closed(live, memory)
-            memory.expect_filled(VALUE)
+            expect_open_at_last(live, memory, fault)
 
 
 @STILL_CLOSED.case(

@@ -4,7 +4,6 @@ import mmap
 from functools import partial
 from itertools import product
 
-from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.closed_memory import (
     ASYNCHRONOUS,
@@ -17,18 +16,18 @@ from hugepage_qa.cases.closed_memory import (
     expect_accessed,
     expect_closed,
     expect_marked,
+    expect_open_at_last,
     fill,
     let_nobody_else_act,
 )
 from hugepage_qa.cases.debugfs import expect_split
-from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size, room_for, shared_base_pages
+from hugepage_qa.cases.thp_nodes import expect_moved_between
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
-from hugepage_qa.cases.userfaultfd import Feature, Mode
+from hugepage_qa.cases.userfaultfd import Feature
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
 
@@ -152,11 +151,7 @@ def moved_to_another_node(live: Live) -> None:
             close(memory).read_write_protect(1, on=False)
             # the first time they may be there already
             for old, new in ((second, first), (first, second)):
-                live.host.wait_until(partial(_is_moved, memory, old, new))
-                left = memory.numa_maps().nodes.get(old, 0)
-                if left:
-                    expect_no_shortage(live, memory.size, memory.pages, new)
-                live.expect(f"base pages left on node {old}", 0, left)
+                expect_moved_between(live, memory, old, new)
                 expect_accessed(live, memory, (memory.size, memory.length))
                 expect_closed(live, memory, (0, memory.size))
         memory.actor.end()
@@ -209,15 +204,7 @@ def told_no_more(live: Live) -> None:
             expect_closed(live, memory, (0, memory.size))
             fault.unregister(0, offset=half)
             expect_closed(live, memory, (0, half))
-            fault.unregister()
-            expect_closed(live, memory)
-            fault.register(Mode.READ_WRITE_PROTECTED)
-            expect_closed(live, memory)
-            fault.read_write_protect(length=memory.length)
-            expect_closed(live, memory, (0, memory.length))
-            memory.actor.call("close", fault.descriptor)
-            expect_closed(live, memory)
-            memory.expect_filled(VALUE)
+            expect_open_at_last(live, memory, fault)
         memory.actor.end()
 
 
@@ -242,12 +229,6 @@ def closed_and_moved(live: Live) -> None:
             expect_closed(live, there)
             there.expect_filled(VALUE)
         memory.actor.end()
-
-
-def _is_moved(memory: Memory, old: int, new: int) -> bool:
-    # what somebody else has a hold of is passed over
-    memory_policy.migrate(memory.actor, old, new)
-    return not memory.numa_maps().nodes.get(old, 0)
 
 
 class KeptClosed(LiveTest):

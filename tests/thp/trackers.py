@@ -6,7 +6,6 @@ Each case is a table of all kinds of memory: huge pages, base pages, pages of ze
 import errno
 import mmap
 from collections.abc import Callable
-from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -21,7 +20,6 @@ from hugepage_qa.cases.clear_refs import (
     soft_dirty_pages,
     while_nothing_moves,
 )
-from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.frames import (
     ANONYMOUS,
     COMPOUND_HEAD,
@@ -51,7 +49,6 @@ from hugepage_qa.cases.mapped_memory import (
     Memory,
     runs,
 )
-from hugepage_qa.cases.memory_policy import migrate
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import only_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import (
@@ -65,6 +62,7 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
     shared_huge_pages,
 )
+from hugepage_qa.cases.thp_nodes import expect_moved_between
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
@@ -185,12 +183,8 @@ def on_another_node(live: Live) -> None:
         memory.actor.fill(memory.at(1), memory.size, WORD, 1 + memory.size)
         # the first time it may be there already
         for old, new in (nodes[::-1], nodes):
-            live.host.wait_until(partial(_is_moved, memory, old, new))
             with live.about(f"{make.__name__} from node {old} to {new}"):
-                left = memory.numa_maps().nodes.get(old, 0)
-                if left:
-                    expect_no_shortage(live, memory.size, memory.pages, new)
-                live.expect("base pages that did not move", 0, left)
+                expect_moved_between(live, memory, old, new)
                 soft_dirty = soft_dirty_pages(memory)
                 # others may become so: they are dirty (pte_mkdirty() of x86)
                 live.expect("what was written and is soft-dirty", written, soft_dirty[-len(written) :])
@@ -198,12 +192,6 @@ def on_another_node(live: Live) -> None:
                 live.expect("huge pages", memory.length if make in _HUGE else 0, mapped_huge(memory))
                 memory.expect_filled()
         memory.actor.end()
-
-
-def _is_moved(memory: Memory, old: int, new: int) -> bool:
-    # what somebody else has a hold of is passed over
-    migrate(memory.actor, old, new)
-    return not memory.numa_maps().nodes.get(old, 0)
 
 
 @TRACKERS.case(

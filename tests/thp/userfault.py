@@ -6,10 +6,8 @@ import signal
 from functools import partial
 from itertools import product
 
-from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
-from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
@@ -23,6 +21,7 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
     shared_huge_pages,
 )
+from hugepage_qa.cases.thp_nodes import expect_moved_between
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, map_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -264,11 +263,7 @@ def on_another_node(live: Live) -> None:
     _protect(live, memory)
     # the first time they may be there already
     for old, new in ((second, first), (first, second)):
-        live.host.wait_until(partial(_is_moved, memory, old, new))
-        left = memory.numa_maps().nodes.get(old, 0)
-        if left:
-            expect_no_shortage(live, memory.size, memory.pages, new)
-        live.expect(f"base pages left on node {old}", 0, left)
+        expect_moved_between(live, memory, old, new)
         _expect_protected(live, memory)
 
 
@@ -369,12 +364,6 @@ def _expect_protected(live: Live, memory: Memory) -> None:
         # what is there already: it is written, and nothing changes
         memory.actor.write(memory.address + offset, 1 + offset)
     memory.expect_filled()
-
-
-def _is_moved(memory: Memory, old: int, new: int) -> bool:
-    # what somebody else has a hold of is passed over
-    memory_policy.migrate(memory.actor, old, new)
-    return not memory.numa_maps().nodes.get(old, 0)
 
 
 class ThpUserfault(LiveTest):

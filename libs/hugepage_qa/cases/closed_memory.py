@@ -126,6 +126,19 @@ def expect_closed(live: Live, memory: Memory, *closed: Bytes) -> None:
             expect_access(live, memory, place, came, writes=writes)
 
 
+def expect_open_at_last(live: Live, memory: Memory, fault: Userfault) -> None:
+    """Expect filled memory to be open when it is registered no more, anew, and when its userfaultfd is closed."""
+    fault.unregister()
+    expect_closed(live, memory)
+    fault.register(Mode.READ_WRITE_PROTECTED)
+    expect_closed(live, memory)
+    fault.read_write_protect(length=memory.length)
+    expect_closed(live, memory, (0, memory.length))
+    memory.actor.call("close", fault.descriptor)
+    expect_closed(live, memory)
+    memory.expect_filled(VALUE)
+
+
 def expect_marked(live: Live, memory: Memory, *closed: Bytes) -> None:
     """Expect pagemap to say of ``closed``, and of nothing else, that it is closed."""
     base, every = live.base_page, memory.length // live.base_page

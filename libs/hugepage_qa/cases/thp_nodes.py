@@ -3,7 +3,7 @@
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import Mode
+from hugepage_qa.cases.memory_policy import Mode, migrate
 from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, need_blocks, pmd_size
@@ -44,6 +44,24 @@ def filled_on(live: Live, actor: Actor, node: int, pages: int) -> Memory:
     memory.fill()
     need_blocks(live, memory, node)
     return memory
+
+
+def expect_moved_between(live: Live, memory: Memory, source: int, target: int) -> None:
+    """Have all of ``memory`` move from one node to another, and expect nothing of it to be left.
+
+    The first time it may be there already. Raises CannotRun where memory is too fragmented.
+    """
+
+    def is_moved() -> bool:
+        # what somebody else has a hold of is passed over
+        migrate(memory.actor, source, target)
+        return not memory.numa_maps().nodes.get(source, 0)
+
+    live.host.wait_until(is_moved)
+    left = memory.numa_maps().nodes.get(source, 0)
+    if left:
+        expect_no_shortage(live, memory.size, memory.pages, target)
+    live.expect(f"base pages left on node {source}", 0, left)
 
 
 def need_count_of_shared(live: Live, node: int, length: int) -> None:

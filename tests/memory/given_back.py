@@ -8,7 +8,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WRITE_PROTECTED, Memory
-from hugepage_qa.cases.pagemap_scan import Do, Is, Region, scan, track_writes
+from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Region, told_as_written, track_writes
 from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
@@ -83,9 +83,9 @@ def _expect_told(live: Live, memory: Memory) -> None:
         memory.expect_filled(first=page, pages=1)
     gone, kept = [Region(memory.size, 3 * memory.size, Is.WRITTEN)], [0, 3]
     known = {Quirk.GIVEN_BACK_UNTOLD: ([0, 1, 2, 3], list[Region]())}
-    live.expect("protected pages, and what is written", (kept, gone), (protected, _written(live, memory)), known)
-    live.expect("what the scan that protects tells", gone, _written(live, memory, Do.WP_MATCHING | Do.CHECK_WPASYNC))
-    live.expect("what is written when it is protected", [], _written(live, memory))
+    live.expect("protected pages, and what is written", (kept, gone), (protected, told_as_written(live, memory)), known)
+    live.expect("what the scan that protects tells", gone, told_as_written(live, memory, PROTECT))
+    live.expect("what is written when it is protected", [], told_as_written(live, memory))
     live.expect("protected pages in the end", [0, 1, 2, 3], _protected(memory))
 
 
@@ -93,10 +93,6 @@ def _protected(memory: Memory) -> list[int]:
     """Return of which pages pagemap shows both ends as write-protected."""
     ends = [memory.pagemap((memory.at(page), memory.at(page + 1) - 1)) for page in range(memory.pages)]
     return [page for page, entries in enumerate(ends) if all(entry & WRITE_PROTECTED for entry in entries)]
-
-
-def _written(live: Live, memory: Memory, do: Do = Do(0)) -> list[Region]:  # noqa: B008 - a flag
-    return scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=do).regions
 
 
 class GivenBack(LiveTest):

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, new_memfd_of_no_size, open_again, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.kernel.uapi import F_SEAL_EXEC, F_SEAL_FUTURE_WRITE, HUGE_SHIFT, MAP_HUGETLB
@@ -69,9 +69,7 @@ def size_of_a_file_without_pages(live: Live) -> None:
 
 @MEMFD.case("MFD_HUGETLB alone makes pages of the default size", CREATE, sizes=Sizes.DEFAULT, pages=1)
 def file_of_the_default_size(live: Live) -> None:
-    actor = live.actor()
-    file = HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", os.MFD_HUGETLB))
-    file.map(1).touch()
+    new_memfd_of_no_size(live).map(1).touch()
     live.expect_pool(nr=1, free=0)
 
 

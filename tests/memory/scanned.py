@@ -9,7 +9,17 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
-from hugepage_qa.cases.pagemap_scan import Do, Is, Masks, Region, Scan, scan, scan_with, track_writes
+from hugepage_qa.cases.pagemap_scan import (
+    PROTECT,
+    Is,
+    Masks,
+    Region,
+    Scan,
+    scan,
+    scan_with,
+    told_as_written,
+    track_writes,
+)
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size
@@ -28,8 +38,6 @@ SINCE = "6.7"
 #: kernels that tell what has no page table as written; earlier ones told nothing of it
 _HOLES_TOLD, _HOLES_TOLD_BY_BACKPORTS = KernelVersion(7, 3), (KernelVersion(6, 12, 117),)
 _KINDS = Is.FILE | Is.PRESENT | Is.SWAPPED | Is.PFNZERO | Is.HUGE
-#: what is written from then on is told by the next scan
-_PROTECT = Do.WP_MATCHING | Do.CHECK_WPASYNC
 #: scans that find writes, and how long these are waited for
 _SEEN, _SEEN_SECONDS = 5, 60
 
@@ -123,14 +131,16 @@ def _expect_whole_or_untold(live: Live, memory: Memory, first: int, end: int, mo
     within = [page for page in range(memory.pages) if start < (page + 1) * size and page * size < stop]
     whole = [page for page in within if start <= page * size and (page + 1) * size <= stop]
     told = whole[: room // size]
-    found = scan_with(live, memory, Masks(Is(0), Is.WRITTEN, Is(0), Is.WRITTEN), start, stop, do=_PROTECT, most=most)
+    found = scan_with(live, memory, Masks(Is(0), Is.WRITTEN, Is(0), Is.WRITTEN), start, stop, do=PROTECT, most=most)
     live.expect("what the scan that protects tells", _pages_written(told, size), found.regions)
     untold = [page for page in range(memory.pages) if page not in told]
-    live.expect("what the next scan tells", _pages_written(untold, size), _written(live, memory))
+    live.expect("what the next scan tells", _pages_written(untold, size), told_as_written(live, memory))
     for page in told:
         # what is there already
         memory.touch(page)
-    live.expect("what is told when these are written", [Region(0, memory.length, Is.WRITTEN)], _written(live, memory))
+    live.expect(
+        "what is told when these are written", [Region(0, memory.length, Is.WRITTEN)], told_as_written(live, memory)
+    )
     live.expect("what the pages hold", (1, 1), (memory.read(0), memory.read(1)))
     return [max(start, page * size) for page in within if page not in told], found.end
 
@@ -206,7 +216,7 @@ def written_part(live: Live) -> None:
     fault.write_protect(length=half)
     memory.actor.write(memory.address + base, 1 + base)
     written = [Region(base, 2 * base, Is.WRITTEN), Region(half, memory.length, Is.WRITTEN)]
-    live.expect("what is written", written, _written(live, memory))
+    live.expect("what is written", written, told_as_written(live, memory))
     live.expect("AnonHugePages of the page that was left alone", memory.size, memory.smaps(1).anon_huge_pages)
     memory.expect_filled()
 
@@ -237,7 +247,7 @@ def _expect_part_protected(live: Live, memory: Memory, first: int, end: int, *, 
     track_writes(memory)
     masks, part = Masks(Is(0), Is.WRITTEN, Is(0), Is.WRITTEN), Region(first * base, end * base, Is.WRITTEN)
     stop, most = (part.end, 0) if by_range else (memory.length, end - first)
-    found = scan_with(live, memory, masks, part.start, stop, do=_PROTECT, most=most)
+    found = scan_with(live, memory, masks, part.start, stop, do=PROTECT, most=most)
     live.expect("what the scan that protects tells", Scan([part], part.end), found)
     # what is written of it is what is there already: no word changes
     again = {first, end - 1}
@@ -246,7 +256,7 @@ def _expect_part_protected(live: Live, memory: Memory, first: int, end: int, *, 
             memory.actor.write(memory.address + number * base, 1 + number * base)
         told = {*range(memory.length // base)} - {*range(first, end)} | written
         expected = [Region(run.start * base, run.stop * base, Is.WRITTEN) for run in runs(told)]
-        live.expect(f"what is written when {sorted(written)} are", expected, _written(live, memory))
+        live.expect(f"what is written when {sorted(written)} are", expected, told_as_written(live, memory))
     memory.expect_filled()
 
 
@@ -275,24 +285,24 @@ def _expect_dropped_told(live: Live, memory: Memory, first: int, end: int, *, is
     """Drop base pages from ``first`` to ``end`` of protected memory, and expect them to be told until protected."""
     base = live.base_page
     track_writes(memory).write_protect(length=memory.length)
-    live.expect("what is written before", [], _written(live, memory))
+    live.expect("what is written before", [], told_as_written(live, memory))
     dropped = Region(first * base, end * base, Is.WRITTEN)
     memory.actor.call("madvise", memory.address + dropped.start, dropped.end - dropped.start, mmap.MADV_DONTNEED)
-    live.expect("what is written", [dropped], _written(live, memory))
+    live.expect("what is written", [dropped], told_as_written(live, memory))
     absent = scan(live, memory, Is.WRITTEN, Is.WRITTEN | Is.PRESENT, without=Is.PRESENT).regions
     live.expect("what is written and not present", [dropped], absent)
     most = (end - first + 1) // 2
     middle = dropped.start + most * base
-    told = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=_PROTECT, most=most).regions
+    told = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=PROTECT, most=most).regions
     live.expect("what is told of the first half", [Region(dropped.start, middle, Is.WRITTEN)], told)
     rest = [Region(middle, dropped.end, Is.WRITTEN)] if middle < dropped.end else []
-    live.expect("what is told of the rest", rest, _written(live, memory, _PROTECT))
-    live.expect("what is written when all is protected", [], _written(live, memory))
+    live.expect("what is told of the rest", rest, told_as_written(live, memory, PROTECT))
+    live.expect("what is written when all is protected", [], told_as_written(live, memory))
     last = dropped.end - base
     live.expect("the last word that was dropped", 0, memory.actor.read(memory.address + dropped.end - WORD))
-    live.expect("what is written when that was read", [], _written(live, memory))
+    live.expect("what is written when that was read", [], told_as_written(live, memory))
     memory.actor.write(memory.address + last, 1)
-    live.expect("what is written of it", [Region(last, dropped.end, Is.WRITTEN)], _written(live, memory))
+    live.expect("what is written of it", [Region(last, dropped.end, Is.WRITTEN)], told_as_written(live, memory))
     if is_filled:
         changed = memory.wrong(0, dropped.start) + memory.wrong(dropped.end, memory.length - dropped.end)
         live.expect("words beside it that changed", 0, changed)
@@ -323,7 +333,7 @@ def limits(live: Live) -> None:
 def refused(live: Live) -> None:
     memory = huge_pages(live)
     live.expect_errno(errno.EINVAL, scan, live, memory, Is.PRESENT, Is.PRESENT, start=1)
-    live.expect_errno(errno.EPERM, scan, live, memory, Is.PRESENT, Is.PRESENT, do=_PROTECT)
+    live.expect_errno(errno.EPERM, scan, live, memory, Is.PRESENT, Is.PRESENT, do=PROTECT)
     memory.fill()
     memory.expect_filled()
 
@@ -359,10 +369,6 @@ def _there(live: Live, memory: Memory) -> list[Region]:
     return scan(live, memory, Is.PRESENT, _KINDS).regions
 
 
-def _written(live: Live, memory: Memory, do: Do = Do(0)) -> list[Region]:  # noqa: B008 - a flag
-    return scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=do).regions
-
-
 def _expect_every_write_told(live: Live, memory: Memory) -> None:
     """Copy what is told as written while threads write, again and again, and expect the copy to be right at the end.
 
@@ -385,14 +391,14 @@ def _expect_every_write_told(live: Live, memory: Memory) -> None:
     _save_what_is_written(live, memory, saved)
     copy = actor.mmap(memory.length, mmap.PROT_READ, mmap.MAP_SHARED, saved)
     live.expect("checksum of the copy", actor.sum(memory.address, memory.length), actor.sum(copy, memory.length))
-    live.expect("what is written after that", [], _written(live, memory))
+    live.expect("what is written after that", [], told_as_written(live, memory))
 
 
 def _save_what_is_written(live: Live, memory: Memory, saved: int) -> bool:
     """Protect what was written, and copy it to a file; return whether there was anything."""
     end, is_seen = 0, False
     while end < memory.length:
-        found = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=_PROTECT, start=end)
+        found = scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=PROTECT, start=end)
         for region in found.regions:
             length = region.end - region.start
             memory.actor.call("pwrite64", saved, memory.address + region.start, length, region.start)
@@ -403,13 +409,13 @@ def _save_what_is_written(live: Live, memory: Memory, saved: int) -> bool:
 def _expect_writes_told(live: Live, memory: Memory, told: int) -> None:
     """Expect a word that is written to page 1, and to 2, which is not there yet, to be told once, as ``told`` bytes."""
     track_writes(memory).write_protect(length=memory.length)
-    live.expect("what is written before", [], _written(live, memory))
+    live.expect("what is written before", [], told_as_written(live, memory))
     for page in (1, 2):
         memory.touch(page)
         start = page * memory.size
-        found = _written(live, memory, _PROTECT)
+        found = told_as_written(live, memory, PROTECT)
         live.expect(f"what is written to page {page}", [Region(start, start + told, Is.WRITTEN)], found)
-        live.expect("what is written after that", [], _written(live, memory))
+        live.expect("what is written after that", [], told_as_written(live, memory))
     live.expect("what the pages hold", (1, 1), (memory.read(1), memory.read(2)))
 
 

@@ -17,8 +17,8 @@ from hugepage_qa.cases.hugetlb_files import (
     SHM_RDONLY,
     SHM_REMAP,
     SHM_RND,
-    Segment,
     get_segment,
+    get_segment_of_no_size,
 )
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import limit_locked_memory
@@ -150,8 +150,7 @@ def parts_of_a_segment(live: Live) -> None:
 
 @SEGMENTS.case("SHM_HUGETLB alone makes a segment of the default size", GET, sizes=Sizes.DEFAULT, pages=1)
 def segment_of_the_default_size(live: Live) -> None:
-    actor = live.actor()
-    segment = Segment(live, actor, actor.call("shmget", IPC_PRIVATE, live.size, SHM_HUGETLB | IPC_CREAT | 0o600), 1)
+    segment = get_segment_of_no_size(live)
     memory = segment.attach()
     # it goes with the actor
     segment.remove()

@@ -6,7 +6,6 @@ from functools import partial
 from itertools import combinations
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.event_poll import EventPoll
 from hugepage_qa.cases.handled_pages import (
     PAGES,
     WORD_OF_A_THREAD,
@@ -24,6 +23,11 @@ from hugepage_qa.process.actor import Actor, Came
 from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 WOKEN = Area("memory/woken-threads")
+
+# include/uapi/linux/eventpoll.h
+_ADD, _READABLE = 1, 1
+#: struct epoll_event, which is packed on x86 alone: without what is told besides, either way
+_EVENT = "I12x"
 
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 WOKEN_ALONE = (
@@ -187,7 +191,7 @@ def _expect_told_once(live: Live, watched: Watched) -> None:
 def _expect_asleep(live: Live, watched: Watched) -> None:
     """Expect a thread to sleep that waits for a page, one after the other: several that do not may stop the machine."""
     actor = watched.memory.actor
-    poll = EventPoll(actor, watched.fault.descriptor)
+    poll = _EventPoll(actor, watched.fault.descriptor)
     for page in range(PAGES):
         live.expect("whether who polls is woken before there is a fault", False, poll.is_woken())
         actor.use(watched.memory.at(page), WORD_OF_A_THREAD, WORD_OF_A_THREAD)
@@ -256,6 +260,21 @@ def _expect_all_done(live: Live, watched: Watched) -> None:
     live.expect("what came of the accesses", PAGES * [Came.DONE], [done.came for done in watched.memory.actor.stop(0)])
     live.expect("threads that wait at last", (0, 0), watched.fault.waiting(live))
     watched.fault.expect_nothing_told(live)
+
+
+class _EventPoll:
+    """What epoll(7) tells ``actor`` of one of its descriptors: that it can be read, once who waits was woken."""
+
+    def __init__(self, actor: Actor, descriptor: int) -> None:
+        """Wait for ``descriptor`` from now on. Raises Refused."""
+        self._actor = actor
+        self._poll = actor.call("epoll_create1", 0)
+        actor.call("epoll_ctl", self._poll, _ADD, descriptor, actor.uapi.pack(_EVENT, _READABLE))
+
+    def is_woken(self) -> bool:
+        """Tell whether somebody who waits for it is woken, or would have been. Raises Refused."""
+        room = bytes(self._actor.uapi.size_of(_EVENT))
+        return self._actor.call("epoll_pwait", self._poll, room, 1, 0, 0, 0) == 1
 
 
 class WokenThreads(LiveTest):

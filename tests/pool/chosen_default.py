@@ -1,19 +1,16 @@
 """Pages of each size where the default size is one that was chosen at boot."""
 
 import mmap
-import os
 from collections.abc import Callable, Mapping
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import (
-    IPC_CREAT,
-    SHM_HUGETLB,
-    HugeFile,
     Segment,
     get_segment,
+    get_segment_of_no_size,
     new_memfd,
+    new_memfd_of_no_size,
     open_file,
-    segment_number,
 )
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -65,21 +62,10 @@ def _mapping(live: Live) -> Memory:
     return Memory(live, actor, actor.mmap(live.size, READ_WRITE, flags), 1, live.size)
 
 
-def _file(live: Live) -> Memory:
-    actor = live.actor()
-    return HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", os.MFD_HUGETLB)).map(1)
-
-
-def _segment(live: Live) -> Memory:
-    actor = live.actor()
-    number = segment_number(live, actor, live.size, SHM_HUGETLB | IPC_CREAT | 0o600)
-    return _attached(Segment(live, actor, number, 1))
-
-
 OF_NO_SIZE: Kinds = {
     "MAP_HUGETLB": _mapping,
-    "MFD_HUGETLB": _file,
-    "SHM_HUGETLB": _segment,
+    "MFD_HUGETLB": lambda live: new_memfd_of_no_size(live).map(1),
+    "SHM_HUGETLB": lambda live: _attached(get_segment_of_no_size(live)),
     "a mount": lambda live: _of_a_file_on(live, live.mount_other("", "hugetlbfs")),
 }
 

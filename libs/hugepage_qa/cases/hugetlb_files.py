@@ -150,6 +150,12 @@ def new_memfd(live: Live, actor: Actor | None = None, flags: int = 0) -> HugeFil
     return HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", flags))
 
 
+def new_memfd_of_no_size(live: Live) -> HugeFile:
+    """Create an empty file without a name, which names no page size: that is the default one. Raises OSError."""
+    actor = live.actor()
+    return HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", os.MFD_HUGETLB))
+
+
 def file_of_each_kind(live: Live) -> tuple[HugeFile, HugeFile]:
     """Return a file of a hugetlbfs and one without a name."""
     return open_file(live, f"{live.mount()}/file"), new_memfd(live)
@@ -240,6 +246,12 @@ def get_segment(
     actor = actor or live.actor()
     identifier = segment_number(live, actor, length, SHM_HUGETLB | live.size_flag | flags, key)
     return Segment(live, actor, identifier, -(-length // live.size))
+
+
+def get_segment_of_no_size(live: Live) -> Segment:
+    """Create a segment of as many bytes as a page has, which names no page size, as ``get_segment`` does."""
+    actor = live.actor()
+    return Segment(live, actor, segment_number(live, actor, live.size, SHM_HUGETLB | IPC_CREAT | 0o600), 1)
 
 
 def segment_number(live: Live, actor: Actor, length: int, flags: int, key: int = IPC_PRIVATE) -> int:

@@ -35,6 +35,8 @@ class Do(IntFlag):
     CHECK_WPASYNC = 2
 
 
+#: what is written from then on is told by the next scan
+PROTECT = Do.WP_MATCHING | Do.CHECK_WPASYNC
 _NOTHING, _NOTHING_MORE = Is(0), Do(0)
 _TRACKED = Feature.WP_ASYNC | Feature.WP_UNPOPULATED | Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM
 
@@ -99,6 +101,11 @@ def scan(
     """
     masks = Masks(without, need | without, _NOTHING, tell)
     return scan_with(live, memory, masks, start, memory.length, do=do, most=most, regions=regions)
+
+
+def told_as_written(live: Live, memory: Memory, do: Do = _NOTHING_MORE) -> list[Region]:
+    """Return what of ``memory`` was written since it was protected. Raises Refused."""
+    return scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=do).regions
 
 
 def scan_with(

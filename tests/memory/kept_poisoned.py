@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pagemap_scan import PROTECT, Is, scan
+from hugepage_qa.cases.pagemap_scan import Is, protect
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
@@ -63,8 +63,8 @@ def _expect_kept(live: Live, memory: Memory, features: Feature) -> None:
     fault.poison(1)
     steps: tuple[tuple[str, Callable[[], object]], ...] = (
         ("poisoned", lambda: None),
-        ("protected by a scan", partial(scan, live, memory, Is(0), Is.WRITTEN, do=PROTECT)),
-        ("protected by a scan for what is written", partial(scan, live, memory, Is.WRITTEN, Is.WRITTEN, do=PROTECT)),
+        ("protected by a scan", partial(protect, live, memory, Is(0))),
+        ("protected by a scan for what is written", partial(protect, live, memory, Is.WRITTEN)),
         ("protected", partial(fault.write_protect, length=memory.length)),
         ("opened", partial(fault.write_protect, on=False, length=memory.length)),
         ("read alone for a time", partial(_forbid_writes_for_a_time, memory)),

@@ -12,7 +12,7 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pagemap_scan import Is, Masks, Region, Scan, scan, scan_with, track_writes
+from hugepage_qa.cases.pagemap_scan import Is, Masks, Region, Scan, scan_with, told_as_written, track_writes
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mapped_huge, mount_tmpfs, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, expect_huge_zeroes, huge_pages, mapped_in_parts
@@ -140,15 +140,15 @@ def _expect_told_where_tracked(live: Live, memory: Memory, part: Memory) -> None
     """Expect ``part`` of ``memory`` to be told as written as long as its writes are tracked, and nothing else."""
     start = part.address - memory.address
     written = [Region(start, start + part.length, Is.WRITTEN)]
-    live.expect("what is written before", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+    live.expect("what is written before", [], told_as_written(live, memory))
     for why, register, told in (
         ("missing pages", partial(Userfault, part, Mode.MISSING, Feature(0)), []),
         ("writes", partial(track_writes, part), written),
     ):
         fault = register()
-        live.expect(f"what is written, tracked for {why}", told, scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+        live.expect(f"what is written, tracked for {why}", told, told_as_written(live, memory))
         fault.unregister()
-        live.expect(f"what is written after {why}", [], scan(live, memory, Is.WRITTEN, Is.WRITTEN).regions)
+        live.expect(f"what is written after {why}", [], told_as_written(live, memory))
 
 
 def _memory_of_many_kinds(live: Live) -> tuple[Memory, Sequence[Is | None]]:

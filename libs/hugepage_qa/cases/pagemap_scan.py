@@ -103,6 +103,12 @@ def scan(
     return scan_with(live, memory, masks, start, memory.length, do=do, most=most, regions=regions)
 
 
+def protect(live: Live, memory: Memory, need: Is) -> None:
+    """Write-protect what tracked ``memory`` has that is all of ``need``, and ask to be told nothing. Raises Refused."""
+    masks = Masks(_NOTHING, need, _NOTHING, Is.WRITTEN)
+    scan_with(live, memory, masks, 0, memory.length, do=PROTECT, regions=0)
+
+
 def told_as_written(live: Live, memory: Memory, do: Do = _NOTHING_MORE) -> list[Region]:
     """Return what of ``memory`` was written since it was protected. Raises Refused."""
     return scan(live, memory, Is.WRITTEN, Is.WRITTEN, do=do).regions
@@ -124,8 +130,9 @@ def scan_with(
     At most so many ``regions``, of at most ``most`` base pages together (0: any number). Raises Refused.
     """
     actor, uapi = memory.actor, memory.actor.uapi
+    # without room for regions it is asked to tell none (vec_len)
     room = -(-regions * _WORDS_OF_A_REGION * WORD // live.base_page) * live.base_page
-    found = actor.mmap(room, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    found = actor.mmap(room, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if room else 0
     pagemap = live.open(actor, PAGEMAP, os.O_RDONLY)
     size = len(uapi.pack(_LAYOUT, *range(12)))
     words = size, do, memory.address + start, memory.address + end, 0, found, regions, most
@@ -136,7 +143,8 @@ def scan_with(
         walk_end = uapi.unpack(_LAYOUT, answer)[_WALK_END]
     finally:
         actor.call("close", pagemap)
-        actor.call("munmap", found, room)
+        if room:
+            actor.call("munmap", found, room)
     return Scan(
         [Region(first - memory.address, last - memory.address, Is(categories)) for first, last, categories in told],
         walk_end - memory.address,

@@ -56,8 +56,6 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
 }
 #: the same of all cases of an area: those that register memory ask with its number, or make what may be refused
 _NOT_JUDGED_IN = {
-    # what a scan tells that is there to protect
-    "memory/kept-poisoned": ("load ",),
     "memory/read-only-pins": ("load ",),
     # how far a thread is that writes on and on, and what came of it in one round: whether it goes on is judged
     "memory/flushed": ("load ", "stop "),

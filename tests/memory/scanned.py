@@ -8,15 +8,13 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pagemap_scan import (
     PROTECT,
     Is,
-    Masks,
     Region,
     Scan,
     scan,
-    scan_with,
     told_as_written,
     track_writes,
 )
@@ -77,79 +75,6 @@ def written_hugetlb_pages(live: Live) -> None:
 
 
 @SCANNED.case(
-    "a scan that protects tells and protects all of a hugetlb page, or, where its range or the pages that it may tell"
-    " have room for a part alone, nothing of it: the next scan tells it, and this one says that it goes on there",
-    f"{DOC} PM_SCAN_WP_MATCHING, max_pages, walk_end; fs/proc/task_mmu.c pagemap_scan_hugetlb_entry(),"
-    " pagemap_scan_backout_range()",
-    since=SINCE,
-    sizes=Sizes.EACH,
-    pages=2,
-)
-def parts_of_hugetlb_pages(live: Live) -> None:
-    every = live.size // live.base_page
-    ranges = (0, 1), (0, every - 1), (1, every), (every // 2, every + 1), (1, 2 * every), (0, 2 * every - 1)
-    limits = (
-        (1, 1),
-        (2, 1),
-        (1, every - 1),
-        (2, every - 1),
-        (2, every),
-        (2, every + 1),
-        (2, 2 * every - 1),
-        (2, 2 * every),
-    )
-    rows = [(first, end, 0) for first, end in ranges] + [(0, pages * every, most) for pages, most in limits]
-    left, ends = list[list[int]](), list[int]()
-    for shared in (False, True):
-        memory = live.map(2, shared=shared)
-        for page in range(2):
-            memory.touch(page)
-        for first, end, most in rows:
-            fault = track_writes(memory)
-            with live.about(f"base pages {first} to {end}, at most {most or 'all'}, shared {shared}"):
-                untold, where = _expect_whole_or_untold(live, memory, first, end, most)
-            if most:
-                # a range that ends within pages, which are not protected in part, leaves it to the kernel
-                left.append(untold or [end * live.base_page])
-                ends.append(where)
-            fault.unregister()
-        memory.actor.end()
-        live.expect_pool(nr=2, free=2)
-    known = {Quirk.SCAN_PASSES_OVER_PAGES: [max(untold) for untold in left]}
-    live.expect("where each scan goes on", [min(untold) for untold in left], ends, known)
-
-
-def _expect_whole_or_untold(live: Live, memory: Memory, first: int, end: int, most: int) -> tuple[list[int], int]:
-    """Protect base pages from ``first`` to ``end`` by one scan, of hugetlb pages that are all written before and after.
-
-    Expected are whole pages to be told, at most ``most`` base pages of them together. Returned is where those begin of
-    which the scan tells nothing, and where it says that it goes on, in bytes from the start of the memory.
-    """
-    base, size = live.base_page, memory.size
-    start, stop = first * base, end * base
-    room = most * base or memory.length
-    within = [page for page in range(memory.pages) if start < (page + 1) * size and page * size < stop]
-    whole = [page for page in within if start <= page * size and (page + 1) * size <= stop]
-    told = whole[: room // size]
-    found = scan_with(live, memory, Masks(Is(0), Is.WRITTEN, Is(0), Is.WRITTEN), start, stop, do=PROTECT, most=most)
-    live.expect("what the scan that protects tells", _pages_written(told, size), found.regions)
-    untold = [page for page in range(memory.pages) if page not in told]
-    live.expect("what the next scan tells", _pages_written(untold, size), told_as_written(live, memory))
-    for page in told:
-        # what is there already
-        memory.touch(page)
-    live.expect(
-        "what is told when these are written", [Region(0, memory.length, Is.WRITTEN)], told_as_written(live, memory)
-    )
-    live.expect("what the pages hold", (1, 1), (memory.read(0), memory.read(1)))
-    return [max(start, page * size) for page in within if page not in told], found.end
-
-
-def _pages_written(pages: list[int], size: int) -> list[Region]:
-    return [Region(run.start * size, run.stop * size, Is.WRITTEN) for run in runs(set(pages))]
-
-
-@SCANNED.case(
     "a huge page is told as huge, one that is mapped in parts as present, a hole not at all, and memory in swap and a"
     " page of zeroes as what they are",
     f"{DOC}; fs/proc/task_mmu.c pagemap_scan_thp_entry(), pagemap_page_category()",
@@ -201,63 +126,6 @@ def written_pages(live: Live) -> None:
         memory.advise(mmap.MADV_DONTNEED, 2, 1)
         # a protected huge page is mapped in parts when it is written (12f6b01a0bcb)
         _expect_writes_told(live, memory, live.base_page)
-
-
-@SCANNED.case(
-    "a part of a huge page is told as written by itself once it is protected by itself, and the rest is left alone",
-    f"{WRITTEN}; fs/proc/task_mmu.c pagemap_scan_thp_entry()",
-    since=SINCE,
-)
-def written_part(live: Live) -> None:
-    let_rest(live)
-    memory = huge_pages(live, 2)
-    half, base = memory.size // 2, live.base_page
-    fault = track_writes(memory)
-    fault.write_protect(length=half)
-    memory.actor.write(memory.address + base, 1 + base)
-    written = [Region(base, 2 * base, Is.WRITTEN), Region(half, memory.length, Is.WRITTEN)]
-    live.expect("what is written", written, told_as_written(live, memory))
-    live.expect("AnonHugePages of the page that was left alone", memory.size, memory.smaps(1).anon_huge_pages)
-    memory.expect_filled()
-
-
-@SCANNED.case(
-    "a scan that protects a part of huge pages, at either end of one or across two, because its range ends there or it"
-    " may tell no more pages, protects that part: all beside it is told as written by the next scan, and so is what is"
-    " written of it then",
-    f"{DOC} PM_SCAN_WP_MATCHING, max_pages; fs/proc/task_mmu.c pagemap_scan_thp_entry(), pagemap_scan_pmd_entry()",
-    since=SINCE,
-)
-def protected_parts(live: Live) -> None:
-    let_rest(live)
-    every = pmd_size(live) // live.base_page
-    # from where to where, within two huge pages and up to whole ones
-    borders = (0, 1), (every - 1, every), (3, every // 2), (every - 1, every + 1), (0, every + 1), (1, 2 * every)
-    whole = (0, every), (every, 2 * every), (0, 2 * every)
-    for make, (first, end), by_range in product((huge_pages, base_pages), (*borders, *whole), (True, False)):
-        memory = make(live, 2)
-        with live.about(f"{make.__name__}, base pages {first} to {end}, ended by its range {by_range}"):
-            _expect_part_protected(live, memory, first, end, by_range=by_range)
-        memory.actor.end()
-
-
-def _expect_part_protected(live: Live, memory: Memory, first: int, end: int, *, by_range: bool) -> None:
-    """Protect base pages from ``first`` to ``end`` by one scan, and expect each other one to be told as written."""
-    base = live.base_page
-    track_writes(memory)
-    masks, part = Masks(Is(0), Is.WRITTEN, Is(0), Is.WRITTEN), Region(first * base, end * base, Is.WRITTEN)
-    stop, most = (part.end, 0) if by_range else (memory.length, end - first)
-    found = scan_with(live, memory, masks, part.start, stop, do=PROTECT, most=most)
-    live.expect("what the scan that protects tells", Scan([part], part.end), found)
-    # what is written of it is what is there already: no word changes
-    again = {first, end - 1}
-    for written in (set[int](), again):
-        for number in written:
-            memory.actor.write(memory.address + number * base, 1 + number * base)
-        told = {*range(memory.length // base)} - {*range(first, end)} | written
-        expected = [Region(run.start * base, run.stop * base, Is.WRITTEN) for run in runs(told)]
-        live.expect(f"what is written when {sorted(written)} are", expected, told_as_written(live, memory))
-    memory.expect_filled()
 
 
 @SCANNED.case(

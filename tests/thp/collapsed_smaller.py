@@ -20,7 +20,7 @@ from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAG
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-COLLAPSED = Area("thp/collapsed-smaller", sizes=Sizes.ONCE)
+COLLAPSED = Area("thp/collapsed-smaller", sizes=Sizes.ONCE, uncleared=True)
 
 CONTROLS = f"{THP_DOC} Khugepaged controls"
 #: whose document tells of smaller sizes

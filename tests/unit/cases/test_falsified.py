@@ -36,6 +36,7 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     "long-direct-io-of-a-thp": ("call statx ",),
     **dict.fromkeys(("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("forked-protected-memory", "forked-protected-hugetlb-pages"), ("load ",)),
+    "with-a-child-told-of": ("load ",),
     **dict.fromkeys(("watched-child", "watched-child-with-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("poisoned-pages-that-are-handled", "poisoned-and-forked"), ("load ",)),
     **dict.fromkeys(("written-while-they-are-scanned", "written-while-hugetlb-pages-are-scanned"), ("load ",)),

@@ -84,6 +84,8 @@ _WITHOUT_HUGE_PAGES = {
     "closed-before-a-child",
     "closed-in-swap",
     "closed-zeroes",
+    "moved-into-closed-memory",
+    "with-a-child-told-of",
     "other-memory-moved",
     "protected-zeroes",
     # what comes back from swap may be huge or not

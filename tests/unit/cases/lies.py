@@ -8,18 +8,22 @@ import itertools
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from types import FrameType
 from typing import Any
 
 from tests.unit.cases.recorded import Recorded, WithoutEvidence
-from tests.unit.cases.transcript import Diverged, Event
+from tests.unit.cases.transcript import Diverged, Event, Key
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.result import Result, Verdict
 
 Lie = Callable[[Event], Event]
+Other = tuple[Event, Lie]
 
 COUNTERS = {
     "nr_hugepages": "HugePages_Total",
@@ -27,6 +31,9 @@ COUNTERS = {
     "resv_hugepages": "HugePages_Rsvd",
     "surplus_hugepages": "HugePages_Surp",
 }
+#: so many lies are told about answers that the same lines judge: a case that asks thousands of times does it in a loop,
+#: and lies about all of them took half of the time of all unit tests
+_TOLD_OF_ALIKE = 6
 #: what ends a case
 _ENDS = ("end", "exit", "unmount", "remove_directory", "remove_swap", "write")
 #: the number of a line such as "Rss: 8 kB" or "thp_split_pmd 3", that of a whole file, and each like N0=5
@@ -191,12 +198,53 @@ def as_at_first(recorded: Recorded) -> Lie:
     return lie
 
 
-def other_answers(recorded: Recorded) -> Iterator[tuple[Event, Lie]]:
+def other_answers(recorded: Recorded) -> Iterator[Other]:
     """Yield each answer that the kernel gave to what a case did, with the lie of another one."""
     for event in recorded.events:
         answer = _other_answer(event)
         if answer is not None:
             yield event, instead(event, answer)
+
+
+def unlike_answers(recorded: Recorded) -> Iterator[Other]:
+    """Yield those of ``other_answers`` that a case asks for by lines of their own, and some of those that are alike.
+
+    Alike are answers of one kind that the same lines ask for with the same verb. They are taken from all of the case:
+    the first one, the last one, and between them.
+    """
+    lines: dict[int, Key] = {}
+
+    def look_back(event: Event) -> Event:
+        lines.setdefault(id(event), tuple(_lines_of_the_case()))
+        return event
+
+    lied_to(recorded, look_back)
+    alike: dict[tuple[Key, Key], list[Other]] = defaultdict(list)
+    for event, lie in other_answers(recorded):
+        if id(event) in lines:
+            alike[lines[id(event)], _kind_of_answer(event)].append((event, lie))
+    for others in alike.values():
+        yield from _spread(others)
+
+
+def _lines_of_the_case() -> Iterator[str]:
+    """Yield the lines that are being executed, from where the machine is asked to where a case begins."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and (frame.f_code.co_filename, frame.f_code.co_name) != (__file__, "act"):
+        yield f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+
+
+def _kind_of_answer(event: Event) -> Key:
+    if event["operation"] != "request":
+        return event["operation"], event["arguments"][0]
+    verb, *words = event["arguments"][1].split()
+    return verb, *(words[:1] if verb == "call" else ()), event["result"][0].split()[0]
+
+
+def _spread(others: Sequence[Other]) -> list[Other]:
+    steps = min(len(others), _TOLD_OF_ALIKE) - 1
+    return [others[step * (len(others) - 1) // max(steps, 1)] for step in range(steps + 1)]
 
 
 def _other_answer(event: Event) -> Event | None:

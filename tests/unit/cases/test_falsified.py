@@ -15,6 +15,7 @@ from tests.unit.cases.lies import (
     one_page_more,
     other_answers,
     other_looks,
+    unlike_answers,
 )
 from tests.unit.cases.record_areas import read_records
 from tests.unit.cases.recorded import Recorded, recorded_cases, recorded_cases_of
@@ -172,7 +173,7 @@ def test_a_case_sees_what_it_does(recorded: Recorded) -> None:
 @without_guests
 def test_no_answer_to_the_actor_is_taken_on_trust(recorded: Recorded) -> None:
     """A refusal or a signal that does not come, and memory that holds something else, are not passed over."""
-    for event, lie in other_answers(recorded):
+    for event, lie in unlike_answers(recorded):
         passed_over = _NOT_JUDGED.get(recorded.case.name, ()) + _NOT_JUDGED_IN.get(recorded.area.name, ())
         asked = event["arguments"][1 if event["operation"] == "request" else 0]
         if not str(asked).startswith(passed_over):
@@ -221,3 +222,16 @@ def _last_observations(events: list[Event]) -> Iterator[int]:
         if event["operation"] == "observe" and event["result"] and str(path).rpartition("/")[2] in COUNTERS:
             last[path] = index
     return iter(last.values())
+
+
+def test_no_kind_of_answer_is_left_out_where_many_are_alike() -> None:
+    (recorded,) = (one for one in recorded_cases() if str(one) == "thp/sealed-files/sealed")
+    told, all_of_them = ([event for event, _lie in answers(recorded)] for answers in (unlike_answers, other_answers))
+    assert len(told) < len(all_of_them) / 10
+    assert all_of_them[0] in told
+    assert all_of_them[-1] in told
+
+    def kinds(events: list[Event]) -> set[tuple[str, str]]:
+        return {(event["arguments"][1].split()[1], event["result"][0].split()[0]) for event in events}
+
+    assert kinds(told) == kinds(all_of_them)

@@ -47,6 +47,8 @@ class Quirk(Enum):
     ZEROES_LOSE_MARKS = "zeroes-lose-marks"
     HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
     CLOSING_UNMAPS_SHARED = "closing-unmaps-shared"
+    MERGING_ENDS_PROTECTION = "merging-ends-protection"
+    MOVED_SWAP_STAYS_PROTECTED = "moved-swap-stays-protected"
     MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py

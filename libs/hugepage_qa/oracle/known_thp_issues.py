@@ -310,4 +310,25 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(7, 3),
         seen="7.3.4",
     ),
+    Quirk.MERGING_ENDS_PROTECTION: KnownIssue(
+        quirk=Quirk.MERGING_ENDS_PROTECTION,
+        summary="memory that userfaultfd protects, or that is closed, is neither any more where KSM has merged it, and "
+        "no access is told",
+        example="2 MiB in base pages or a huge page, UFFDIO_WRITEPROTECT, merged with equal pages: bit 57 of pagemap "
+        "is set of no base page, and a write goes on without a message",
+        cause="replace_page() makes the new entry of vm_page_prot, without the bit of the old one (f45ec5ff16a7)",
+        since=KernelVersion(5, 7),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
+    Quirk.MOVED_SWAP_STAYS_PROTECTED: KnownIssue(
+        quirk=Quirk.MOVED_SWAP_STAYS_PROTECTED,
+        summary="protected memory that UFFDIO_MOVE moves is protected where it was missing, too, if it is in swap",
+        example="512 base pages, UFFDIO_WRITEPROTECT, swapped out, moved to where nothing was protected: bit 57 of "
+        "pagemap is set of all, and a write is told where the range is registered for that; of what is not in swap "
+        "neither",
+        cause="move_swap_pte() puts the entry in place as it is, where move_present_ptes() makes a new one "
+        "(adef440691ba)",
+        since=KernelVersion(6, 8),
+        seen="6.12.117, 7.3.4",
+    ),
 }

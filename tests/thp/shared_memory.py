@@ -23,6 +23,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import size_directories
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
@@ -160,6 +161,46 @@ def memfd_within_size_from_any_byte(live: Live) -> None:
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "within_size")
     actor = live.actor()
     _expect_within_size_from_any_byte(live, actor, lambda: actor.call("memfd_create", "within", 0))
+
+
+@SHARED.case(
+    "within_size for one size alone gives a memfd that is mapped beyond its end a page of this size where all of it"
+    " lies within the memfd, up to the base page that has the last byte, and else one base page, whichever byte is"
+    " touched first, and whether it grew or was cut to its length",
+    f"{DOC} hugepages-<size>kB/shmem_enabled within_size; mm/shmem.c shmem_allowable_huge_orders() (d0e6983a6d17)",
+    since="6.12.10",  # and in 6.12.y; 6.11 rounds to the number of an order instead of to its pages
+)
+def memfd_within_one_size(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    knobs = {size: f"{path}/shmem_enabled" for size, path in size_directories(live.host, DIRECTORY).items()}
+    sizes = sorted(size for size, knob in knobs.items() if live.host.read(knob) is not None)
+    for size in sorted({sizes[0], sizes[len(sizes) // 2], *sizes[-2:]}):
+        for each in sizes:
+            live.set_knob(knobs[each], "within_size" if each == size else "never")
+        with live.about(f"pages of {size} bytes"):
+            _expect_within_one_size(live, size)
+
+
+def _expect_within_one_size(live: Live, size: int) -> None:
+    """Expect a new memfd of each length to have, by a touch, a page of ``size`` bytes, or a base page."""
+    base, actor = live.base_page, live.actor()
+    ends = {1, base, size // 2, size - base, size - base + 1, size, size + 1, size + base, 2 * size - base, 2 * size}
+    for number, end in enumerate(sorted({*ends, 2 * size - base + 1})):
+        room = -(-end // base) * base
+        for offset in sorted({0, base, size - base, size, room - base}):
+            if offset >= end:
+                continue
+            file = HugeFile(live, actor, actor.call("memfd_create", "within", 0))
+            for length in (3 * size, end) if number % 2 else (end,):
+                actor.call("ftruncate", file.descriptor, length)
+            expected = size if offset // size * size + size <= room else base
+            with_blocks(live, size, 1)
+            _touch(live, file, offset)
+            found = file.blocks
+            if expected == size != found:
+                expect_no_node_short(live, size, 1)
+            live.expect(f"st_blocks of {end} bytes, touched at {offset}", expected, found)
+            file.close()
 
 
 def _expect_within_size_from_any_byte(live: Live, actor: Actor, make: Callable[[], int]) -> None:

@@ -72,6 +72,7 @@ _WITHOUT_HUGE_PAGES = {
     "sealed",
     "size-that-is-kept",
     "memfd-within-size-from-any-byte",
+    "memfd-within-one-size",
     "within-size-from-any-byte",
     "whatever-brought-it",
     "where-nothing-is",

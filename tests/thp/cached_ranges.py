@@ -7,6 +7,7 @@ from functools import partial
 from itertools import combinations, product
 from operator import not_
 
+from hugepage_qa.cases.cache_counts import CACHESTAT, CACHESTAT_SINCE, cached_pages
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import KnownFile, data_of
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
@@ -26,21 +27,16 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
 )
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_WILLNEED, MS_ASYNC, MS_INVALIDATE, MS_SYNC
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Actor
 
 CACHED = Area("thp/cached-ranges", sizes=Sizes.ONCE, uncleared=True)
-
-CACHESTAT = "mm/filemap.c filemap_cachestat()"
 
 case = partial(file_case, CACHED, on=DISKS)
 #: of sync_file_range(2): wait for what is being written, write, and wait for that
 _WAIT_WRITE_WAIT = 7
 #: of posix_fadvise(2); what others of them are differs between architectures
 _WILLNEED, _UNKNOWN = 3, 99
-#: struct cachestat_range, struct cachestat: pages in the cache, dirty, under writeback, evicted, recently evicted
-_RANGE, _COUNTS, _COUNTS_SIZE, _EVICTED = "2Q", "5Q", 5 * WORD, 3
 #: that are brought at once: less than what is read ahead
 _MOST = 16
 #: for a disk that others use, too
@@ -305,7 +301,7 @@ def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behi
     "cachestat(2) counts each page that its range has a byte of, in huge pages, base pages, and holes between them;"
     " none of a tmpfs is dirty, and no flag is known",
     CACHESTAT,
-    since="6.5",
+    since=CACHESTAT_SINCE,
 )
 def counted(live: Live) -> None:
     _expect_counted(live)
@@ -314,7 +310,7 @@ def counted(live: Live) -> None:
 @CACHED.case(
     "cachestat(2) counts each page that its range has a byte of and that is in swap, huge before or not, as evicted",
     CACHESTAT,
-    since="6.5",
+    since=CACHESTAT_SINCE,
 )
 def counted_in_swap(live: Live) -> None:
     need_swap(live, pmd_size(live))
@@ -341,8 +337,8 @@ def _expect_counted(live: Live, *, is_out: bool = False) -> None:
         if is_out:
             out = parts[-1]
 
-            def gone(out: tuple[int, int] = out, file: HugeFile = file) -> bool:
-                return _cachestat(live, file, *out)[_EVICTED] == out[1] // base
+            def gone(out: tuple[int, int] = out, actor: Actor = actor, file: HugeFile = file) -> bool:
+                return cached_pages(live, actor, file.descriptor, *out).evicted == out[1] // base
 
             live.host.wait_until(partial(parts_out, live, memory, [out], gone))
         with live.about(f"huge={huge}"):
@@ -363,26 +359,14 @@ def _expect_ranges(
             sum(max(min(end, (at + of) // base) - max(first, at // base), 0) for at, of in each)
             for each in (parts, out)
         )
-        cached, dirty, written, evicted, recently = _cachestat(live, file, start, length)
+        cached, dirty, written, evicted, recently = cached_pages(live, file.actor, file.descriptor, start, length)
         with live.about(f"{length} bytes at {start}"):
             # memory that is short evicts others, too
             live.expect("pages, cached and evicted", everything, cached + evicted)
             live.expect(f"evicted pages are {gone} at least: {evicted}", True, gone <= evicted)
             live.expect("dirty pages, and pages under writeback", (0, 0), (dirty, written))
             live.expect(f"recently evicted pages are {evicted} at most: {recently}", True, recently <= evicted)
-    span = live.host.uapi.pack(_RANGE, 0, base)
-    live.expect_errno(errno.EINVAL, file.actor.call, "cachestat", file.descriptor, span, bytes(_COUNTS_SIZE), 1)
-
-
-def _cachestat(live: Live, file: HugeFile, start: int, length: int) -> tuple[int, ...]:
-    span = live.host.uapi.pack(_RANGE, start, length)
-    try:
-        found = file.actor.call_with_buffers("cachestat", file.descriptor, span, bytes(_COUNTS_SIZE), 0)[1][-1]
-    except Refused as refusal:
-        if refusal.errno == errno.ENOSYS:
-            raise CannotRun("this kernel has no CONFIG_CACHESTAT_SYSCALL") from refusal
-        raise
-    return live.host.uapi.unpack(_COUNTS, found)
+    live.expect_errno(errno.EINVAL, cached_pages, live, file.actor, file.descriptor, 0, base, flags=1)
 
 
 class ThpCachedRanges(LiveTest):

@@ -159,6 +159,7 @@ _AREAS_WITHOUT = {
     "thp/written-otherwise",
     "thp/sparse-files",
     "thp/cached-ranges",
+    "thp/dirty-ranges",
     "thp/committed-memory",
     "thp/flagged-io",
 }

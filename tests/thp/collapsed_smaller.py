@@ -1,7 +1,7 @@
 """What khugepaged makes of base pages where sizes below that of a PMD are enabled, and what it leaves and why."""
 
 import signal
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -17,6 +17,8 @@ from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, need_sizes, smaller_sizes, some_smaller_sizes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -82,6 +84,28 @@ def beside_shared_pages(live: Live) -> None:
                 _expect_sizes(live, memory, _wanted(live, sizes))
                 memory.expect_filled()
             memory.actor.end()
+
+
+@COLLAPSED.case(
+    "of base pages before one that another process has, too, in the same page of a larger enabled size, a page of a"
+    " smaller one is made",
+    f"{CONTROLS}; mm/khugepaged.c mthp_collapse(), release_pte_pages()",
+    since=SINCE,
+)
+def before_a_shared_page(live: Live) -> None:
+    put_to_work(live, pmd="never")
+    sizes = [size for size, _path in need_sizes(smaller_sizes(live))[-2:]]
+    if len(sizes) < 2:
+        raise CannotRun("one size below that of a PMD alone")
+    allow_only(live, *sizes)
+    smaller, larger = (size // live.base_page for size in sizes)
+    shared = {pmd_size(live) // live.base_page - larger + smaller + 1}
+    memory, _child = _shared(live, shared)
+    memory.advise(MADV_HUGEPAGE)
+    larger_alone = _wanted(live, sizes[-1:], left=shared)
+    known = {Quirk.SMALLER_COLLAPSE_MEETS_OWN_REFERENCES: larger_alone}
+    _expect_sizes(live, memory, _wanted(live, sizes, left=shared), known)
+    memory.expect_filled()
 
 
 @COLLAPSED.case(
@@ -190,8 +214,8 @@ def _places(live: Live, sizes: Sequence[int]) -> tuple[set[int], ...]:
 def _places_that_are_found(live: Live, sizes: Sequence[int]) -> tuple[set[int], ...]:
     """Return such sets of what khugepaged finds only when it has taken the base pages before it from the LRU.
 
-    These it puts back into a batch of its CPU, and then they are busy for the smaller sizes that it tries next, at each
-    scan again (mm/khugepaged.c release_pte_pages()). Of several sizes each has to begin with such a base page.
+    Of these it leaves some to no smaller size (smaller-collapse-meets-own-references), which are not the same on each
+    kernel. So of several sizes each begins with such a base page.
     """
     if len(sizes) == 1:
         return _places(live, sizes)
@@ -264,8 +288,8 @@ def _sizes(live: Live, memory: Memory) -> Layout:
     return {size >> 10: runs(places) for size, places in sorted(found.items())}
 
 
-def _expect_sizes(live: Live, memory: Memory, wanted: Layout) -> None:
-    """Expect khugepaged to make of ``memory`` what is ``wanted``, and nothing more of it after that.
+def _expect_sizes(live: Live, memory: Memory, wanted: Layout, known: Mapping[Quirk, Layout] | None = None) -> None:
+    """Expect khugepaged to make of ``memory`` what is ``wanted``, or ``known``, and nothing more of it after that.
 
     Raises CannotRun where memory is too fragmented for that.
     """
@@ -273,7 +297,7 @@ def _expect_sizes(live: Live, memory: Memory, wanted: Layout) -> None:
         size = max(wanted) << 10
         expect_no_node_short(live, size, memory.length // size)
     await_scans(live)
-    live.expect("base pages that are in pages of each size in kB", wanted, _sizes(live, memory))
+    live.expect("base pages that are in pages of each size in kB", wanted, _sizes(live, memory), known)
 
 
 def _expect_rise(live: Live, name: str, size: int, before: dict[str, int], least: int = 1) -> None:

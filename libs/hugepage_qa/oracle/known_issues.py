@@ -49,6 +49,7 @@ class Quirk(Enum):
     CLOSING_UNMAPS_SHARED = "closing-unmaps-shared"
     MERGING_ENDS_PROTECTION = "merging-ends-protection"
     MOVED_SWAP_STAYS_PROTECTED = "moved-swap-stays-protected"
+    SMALLER_COLLAPSE_MEETS_OWN_REFERENCES = "smaller-collapse-meets-own-references"
     MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py

@@ -331,4 +331,15 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 8),
         seen="6.12.117, 7.3.4",
     ),
+    Quirk.SMALLER_COLLAPSE_MEETS_OWN_REFERENCES: KnownIssue(
+        quirk=Quirk.SMALLER_COLLAPSE_MEETS_OWN_REFERENCES,
+        summary="khugepaged leaves base pages that a smaller size would fit, where a page of a larger enabled size "
+        "cannot be made for one behind them that has to stay",
+        example="2 MiB of base pages of which a child has one, too; 1 MiB and 512 kB enabled: 1 MiB of base pages "
+        "stays instead of 512 kB, at each scan",
+        cause="release_pte_pages() puts the base pages that were taken from the LRU into a batch of the CPU, which has "
+        "a reference to each; __collapse_huge_page_isolate() for the next smaller size finds them in use",
+        since=KernelVersion(7, 3),
+        seen="7.3.4",
+    ),
 }

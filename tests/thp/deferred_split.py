@@ -3,21 +3,25 @@
 import mmap
 from collections.abc import Mapping
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import allow_absent
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.memory_policy import MOVES, move_all, node_of
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.thp_memory import expect_change, pmd_size
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 DEFERRED = Area("thp/deferred-split", sizes=Sizes.ONCE)
 
@@ -27,6 +31,8 @@ SINCE = "6.12"
 _SHRINKERS = "2"
 _PAGES = 3
 _STRIPES = 8
+#: kernels that are known to have "Requeue the destination folio" in migrate_folio_move(); it is not in Linux 6.12
+_MOVED_IS_QUEUED, _MOVED_IS_QUEUED_BY_BACKPORT = KernelVersion(7, 3), KernelVersion(6, 12, 117)
 
 #: where each part of a huge page begins, and its bytes
 _Parts = tuple[tuple[int, int], ...]
@@ -146,6 +152,37 @@ def used_enough(live: Live) -> None:
             live.expect(f"Rss, {about}", memory.length, memory.smaps().rss)
             _expect_parts(live, memory, parts)
             memory.actor.end()
+
+
+@DEFERRED.case(
+    "a huge page with more zeroed pages than max_ptes_none that is moved to another node, by any call, and back, is"
+    " whole there, and still split by the shrinkers",
+    f"{UNDERUSED}; mm/migrate.c migrate_folio_move()",
+    since=SINCE,
+    nodes=2,
+)
+def underused_and_moved(live: Live) -> None:
+    version = live.kernel_version
+    if version < _MOVED_IS_QUEUED and not version.follows_any([_MOVED_IS_QUEUED_BY_BACKPORT]):
+        raise CannotRun("this kernel may take a huge page off the list of those to split when it moves")
+    here, there = two_nodes_with_room(live, 1)
+    live.set_knob(f"{DIRECTORY}/shrink_underused", "1")
+    base = live.base_page
+    allow_absent(live, _base_pages(live, pmd_size(live)) // 2)
+    for (by, moves), place in product(product(MOVES, (1, 2)), (0, pmd_size(live) - base)):
+        with live.about(f"{by}, {moves} times, written: the base page at {place}"):
+            memory = _used(live, ((place, base),))
+            nodes = (there, here) if node_of(memory) == here else (here, there)
+            for target, source in (nodes, nodes[::-1])[:moves]:
+                move_all(live, memory, by, source, target)
+            if memory.smaps().anon_huge_pages != memory.length:
+                expect_no_shortage(live, memory.size, 1)
+            live.expect("AnonHugePages when it has moved", memory.length, memory.smaps().anon_huge_pages)
+            _shrink(live)
+            live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+            live.expect("Rss", base, memory.smaps().rss)
+            _expect_parts(live, memory, ((place, base),))
+        memory.actor.end()
 
 
 def _written_parts(live: Live) -> dict[str, _Parts]:

@@ -50,6 +50,7 @@ class Quirk(Enum):
     MERGING_ENDS_PROTECTION = "merging-ends-protection"
     MOVED_SWAP_STAYS_PROTECTED = "moved-swap-stays-protected"
     SMALLER_COLLAPSE_MEETS_OWN_REFERENCES = "smaller-collapse-meets-own-references"
+    UNMAPPING_OPENS_SHARED = "unmapping-opens-shared"
     MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
@@ -84,6 +85,7 @@ class Quirk(Enum):
     UNREGISTER_ENDS_PROTECTION = "unregister-ends-protection"
     GIVEN_BACK_UNTOLD = "given-back-untold"
     SCAN_PASSES_OVER_PAGES = "scan-passes-over-pages"
+    CLOSED_GIGANTIC_PAGE_READ = "closed-gigantic-page-read"
     CLOSED_USERFAULTFD_PROTECTS = "closed-userfaultfd-protects"
     BUFFER_PAGE_COUNTED_AGAIN = "buffer-page-counted-again"
     REPLACED_BUFFER_NOT_COUNTED = "replaced-buffer-not-counted"

@@ -110,6 +110,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.CLOSED_GIGANTIC_PAGE_READ,
+            summary="process_vm_readv(2) reads a page of 1G that UFFDIO_RWPROTECT closed, and nobody is told",
+            example="a page of 1G, UFFDIO_RWPROTECT with UFFD_FEATURE_SIGBUS: its process gets SIGBUS, and another one "
+            "reads its words, which is EFAULT for pages of 64K, 2M and 32M",
+            cause="follow_huge_pud() asks whether the entry is present alone, and not, as follow_huge_pmd() does, "
+            "whether it may be followed where it has no access; such an entry of x86_64 is not pud_present()",
+            since=KernelVersion(7, 3),
+            architecture="aarch64",
+            seen="7.3.4 on aarch64",
+        ),
+        KnownIssue(
             quirk=Quirk.CLOSED_USERFAULTFD_PROTECTS,
             summary="pages that userfaultfd protected stay marked as protected when it is closed, and who registers "
             "them again is told of writes to what he has not protected",

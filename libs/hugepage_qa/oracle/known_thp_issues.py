@@ -342,4 +342,15 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(7, 3),
         seen="7.3.4",
     ),
+    Quirk.UNMAPPING_OPENS_SHARED: KnownIssue(
+        quirk=Quirk.UNMAPPING_OPENS_SHARED,
+        summary="base pages of shared memory that UFFDIO_RWPROTECT closed are open once reclaim, or a collapse of "
+        "their file for another mapping, has unmapped them, and no access is told",
+        example="2 MiB of shared memory in base pages, UFFDIO_RWPROTECT, MADV_PAGEOUT, or MADV_COLLAPSE by another "
+        "process: bit 57 of pagemap is set of 512 base pages before it, and of none after it",
+        cause="cond_install_uffd_wp_ptes(), by which try_to_unmap_one() leaves a marker in place of what has no swap "
+        "entry, does so for UFFDIO_WRITEPROTECT alone",
+        since=KernelVersion(7, 3),
+        seen="7.3.4",
+    ),
 }

@@ -8,11 +8,13 @@ from hugepage_qa.cases.closed_memory import (
     DOC,
     SINCE,
     VALUE,
+    close,
     expect_access,
     expect_closed,
     expect_marked,
     fill,
     filled_pages,
+    places,
 )
 from hugepage_qa.cases.closed_to_others import (
     DEBUGGERS,
@@ -26,12 +28,16 @@ from hugepage_qa.cases.closed_to_others import (
 from hugepage_qa.cases.forced_writes import need_forced_writes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.pinned_pages import pinned
+from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.thp_memory import map_aligned, room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor import Came, Refused
+from hugepage_qa.sizes import GIB
 
 CLOSED_TO_OTHERS = Area("memory/closed-to-others")
 
@@ -144,6 +150,29 @@ def debugged_while_closed(live: Live) -> None:
 
 
 @CLOSED_TO_OTHERS.case(
+    "who reads the memory of another process by process_vm_readv(2) gets nothing of a closed page, EFAULT, if the"
+    " program is told of accesses by the process itself alone, and what is there once it is open",
+    f"{DOC}; process_vm_readv(2) EFAULT; mm/gup.c follow_huge_pud(), follow_huge_pmd()",
+    since=SINCE,
+    pages=1,
+)
+def read_by_another_process(live: Live) -> None:
+    for shared in (False, True):
+        with filled_pages(live, 1, shared=shared) as memory:
+            fault = close(memory)
+            # a PUD has it
+            known = {Quirk.CLOSED_GIGANTIC_PAGE_READ: (WORD, None)} if live.size == GIB else {}
+            for place in places(live.size):
+                found = _read_by_another(live, memory, place)
+                live.expect(f"bytes read at {place:#x}, and its error", (0, errno.EFAULT), found, known)
+            expect_closed(live, memory, (0, live.size))
+            fault.read_write_protect(on=False)
+            for place in places(live.size):
+                found = _read_by_another(live, memory, place)
+                live.expect(f"bytes read at {place:#x}, and its error", (WORD, None), found)
+
+
+@CLOSED_TO_OTHERS.case(
     "what is written into closed pages of a private mapping of a file, once they are open, is its own copy, and what"
     " the file has stays; such copies are closed as any page; what nobody may access is not registered to be closed",
     f"{DOC}, Setup; mmap(2) MAP_PRIVATE; mm/hugetlb.c hugetlb_fault(), hugetlb_wp(); mm/userfaultfd.c"
@@ -163,6 +192,19 @@ def private_mapping(live: Live) -> None:
     expect_own_copy(live, shared, private)
     file.actor.end()
     live.expect_pool(nr=4, free=4)
+
+
+def _read_by_another(live: Live, memory: Memory, place: int) -> tuple[int, int | None]:
+    """Return how many bytes of a word another process reads, and the error of that."""
+    reader = live.actor()
+    buffer = ordinary_memory(live, reader, 1).address
+    local, remote = (live.host.uapi.pack("2Q", at, WORD) for at in (buffer, memory.address + place))
+    try:
+        return read_of_another(live, reader, memory.actor.pid, local, remote), None
+    except Refused as refusal:
+        return 0, refusal.errno
+    finally:
+        reader.end()
 
 
 class ClosedToOthers(LiveTest):

@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.closed_memory import (
@@ -16,6 +17,7 @@ from hugepage_qa.cases.closed_memory import (
     expect_accessed,
     expect_closed,
     expect_marked,
+    expect_shared_still_closed,
     fill,
     let_nobody_else_act,
 )
@@ -25,10 +27,10 @@ from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, swap_out, swapped
-from hugepage_qa.cases.thp_memory import free_lazily, map_start, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import collapse, free_lazily, map_start, mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature
-from hugepage_qa.kernel.uapi import MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 CLOSED_AND_CHANGED = Area("thp/closed-and-changed", sizes=Sizes.ONCE)
@@ -60,6 +62,35 @@ def left_by_khugepaged(live: Live) -> None:
     expect_collapse(live, memory, memory.length)
     expect_closed(live, memory)
     memory.expect_filled(VALUE)
+
+
+@CLOSED_AND_CHANGED.case(
+    "base pages of shared memory that are closed stay so when MADV_COLLAPSE for another mapping of them, or by another"
+    " process, has made a huge page of them, and what is not is open",
+    f"{DOC}, Scope of protection; mm/khugepaged.c collapse_file(), file_backed_vma_is_retractable(); mm/rmap.c"
+    " try_to_unmap_one()",
+    since=SINCE,
+)
+def collapsed_for_another_mapping(live: Live) -> None:
+    let_nobody_else_act(live)
+    size = pmd_size(live)
+    for by_child, closed in product((False, True), (size, live.base_page)):
+        actor = live.actor()
+        file = live.open(actor, f"{mount_tmpfs(live, 'never')}/file", os.O_RDWR | os.O_CREAT)
+        memory, other = fill(map_start(live, actor, file)), map_start(live, actor, file)
+        if by_child:
+            other = other.seen_by(actor.fork())
+        with live.about(f"by a child {by_child}, {closed} bytes closed"):
+            fault = close(memory)
+            fault.read_write_protect(on=False)
+            fault.read_write_protect(length=closed)
+            other.expect_filled(VALUE)
+            collapse(live, partial(other.advise, MADV_COLLAPSE))
+            live.expect("ShmemPmdMapped of the other mapping", size, other.smaps().shmem_pmd_mapped)
+            expect_shared_still_closed(live, memory, (0, closed))
+            fault.read_write_protect(on=False)
+            memory.expect_filled(VALUE)
+        actor.end()
 
 
 @CLOSED_AND_CHANGED.case(

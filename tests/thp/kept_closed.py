@@ -17,13 +17,14 @@ from hugepage_qa.cases.closed_memory import (
     expect_closed,
     expect_marked,
     expect_open_at_last,
+    expect_shared_still_closed,
     fill,
     let_nobody_else_act,
 )
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.swapped import need_swap, swap_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size, room_for, shared_base_pages
 from hugepage_qa.cases.thp_nodes import expect_moved_between
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
@@ -131,6 +132,28 @@ def closed_in_swap(live: Live) -> None:
             fault.read_write_protect(on=False, length=memory.length)
             memory.expect_filled(VALUE)
         memory.actor.end()
+
+
+@KEPT_CLOSED.case(
+    "base pages of shared memory that are closed stay so when they are reclaimed, though no swap entry is in their"
+    " place, and when they come back, which an access has them do that is told; what was open is open",
+    f"{DOC}, Scope of protection: preserved across page reclaim; mm/rmap.c try_to_unmap_one(), mm/memory.c"
+    " cond_install_uffd_wp_ptes()",
+    since=SINCE,
+)
+def shared_and_reclaimed(live: Live) -> None:
+    let_nobody_else_act(live)
+    need_swap(live, 2 * pmd_size(live))
+    memory = fill(shared_base_pages(live, 2))
+    fault = close(memory)
+    fault.read_write_protect(1, on=False)
+    expect_marked(live, memory, (0, memory.size))
+    page_all_out(live, memory)
+    expect_shared_still_closed(live, memory, (0, memory.size))
+    fault.read_write_protect(on=False)
+    expect_closed(live, memory)
+    memory.expect_filled(VALUE)
+    memory.actor.end()
 
 
 @KEPT_CLOSED.case(

@@ -15,6 +15,7 @@ from hugepage_qa.cases.pagemap_scan import Is, Region, scan
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_base_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, PageFault, Told, Userfault, protected_pages
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Came
 from hugepage_qa.sizes import MIB
 
@@ -124,6 +125,18 @@ def expect_closed(live: Live, memory: Memory, *closed: Bytes) -> None:
         came = Came.SIGBUS if (start, end) in closed else Came.DONE
         for place, writes in product({start, end - _ACCESSED}, (False, True)):
             expect_access(live, memory, place, came, writes=writes)
+
+
+def expect_shared_still_closed(live: Live, memory: Memory, closed: Bytes) -> None:
+    """Expect ``closed`` of filled shared memory, and nothing else, to be closed after others had it unmapped.
+
+    Raises KnownBug.
+    """
+    start, end = closed
+    wanted = [*range(start // live.base_page, end // live.base_page)]
+    found = protected_pages(memory)
+    live.expect("base pages that are closed", wanted, found, {Quirk.UNMAPPING_OPENS_SHARED: list[int]()})
+    expect_closed(live, memory, closed)
 
 
 def expect_open_at_last(live: Live, memory: Memory, fault: Userfault) -> None:

@@ -81,6 +81,24 @@ def hugetlb_mappings(live: Live) -> None:
 
 
 @QUERIED.case(
+    "the name of a mapping of hugetlb pages is told to who has room for it and the byte that ends it, and with a byte"
+    " less it is ENAMETOOLONG",
+    SOURCE,
+    pages=1,
+    since="6.11",
+)
+def room_for_a_name(live: Live) -> None:
+    actor = live.actor()
+    path = f"{live.mount()}/file"
+    shared = live.map(1, actor, shared=True, fd=live.open(actor, path, os.O_CREAT | os.O_RDWR))
+    private = live.map(1, actor, noreserve=True)
+    for memory, name in ((shared, path), (private, _ANONYMOUS)):
+        room = len(name) + 1
+        live.expect("name", name, _query(live, actor, memory.address, room=room).name)
+        live.expect_errno(errno.ENAMETOOLONG, _query, live, actor, memory.address, room=room - 1)
+
+
+@QUERIED.case(
     "of transparent huge pages, anonymous and of a file of a tmpfs, PROCMAP_QUERY tells the size of a base page",
     SOURCE,
     since="6.11",

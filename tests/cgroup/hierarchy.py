@@ -21,6 +21,21 @@ case = partial(hugetlb_case, {Version.ONE: VERSION_1, Version.TWO: VERSION_2})
 _DEEP, _MANY, _FEW = 12, 12, 3
 
 
+@case(
+    "a new group, and one below it, has as little of a limit, of pages in use and of reservations, as one whose limit"
+    " was taken away, and has used nothing",
+    f"{V1_DOC}; {V2_DOC} HugeTLB Interface Files; {HUGETLB_CGROUP} hugetlb_cgroup_init()",
+)
+def new_groups_have_no_limit(live: Live, group: HugetlbGroup) -> None:
+    for each in (group, group.child("below")):
+        for kind in ("", RESERVATIONS):
+            found = each.read_limit(kind)
+            each.write_limit(live.size, kind)
+            each.write_limit(None, kind)
+            live.expect(f"{kind}limit of {each.group.path}", each.read_limit(kind), found)
+        each.expect(usage=0, reserved=0)
+
+
 @VERSION_2.case(
     "events counts what was refused in the group and in those below it, whoever's limit that was, events.local what was"
     " in the group itself",

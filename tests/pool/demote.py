@@ -1,6 +1,7 @@
 """Demotion: a page of a large size becomes pages of a smaller one."""
 
 import errno
+import os
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.demotion import demote, smaller_pool
@@ -264,6 +265,25 @@ def demote_sizes(live: Live) -> None:
     for text in ("0", "3M", f"{2 * max(live.sizes)}", "x"):
         live.expect_errno(errno.EINVAL, live.host.write, path, text)
         live.expect(path, before, ObservedTree(live.host).read(path))
+
+
+@DEMOTE.case(
+    "a write to demote, of all pages or of those of a node, and to demote_size takes all of its bytes",
+    f"{RULE}; write(2); mm/hugetlb.c demote_store(), demote_size_store()",
+    since=SINCE,
+)
+def bytes_that_are_taken(live: Live) -> None:
+    smaller_pool(live)
+    actor, size = live.actor(), live.pool_file("demote_size")
+    shown = live.host.read(size) or ""
+    demotions = [(live.pool_file("demote", node=node), "0") for node in (None, *live.nodes)]
+    for path, text in ((size, shown), *demotions):
+        file = live.open(actor, f"/{path}", os.O_WRONLY)
+        for written in (text.strip(), f"{text.strip()}\n"):
+            with live.about(f"{written!r} to {path}"):
+                live.expect("bytes taken", len(written), actor.call("write", file, written.encode(), len(written)))
+                live.expect(size, shown, ObservedTree(live.host).read(size))
+        actor.call("close", file)
 
 
 @DEMOTE.case("demote is written and never read", RULE, since=SINCE)

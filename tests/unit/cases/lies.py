@@ -36,8 +36,9 @@ COUNTERS = {
 _TOLD_OF_ALIKE = 6
 #: what ends a case
 _ENDS = ("end", "exit", "unmount", "remove_directory", "remove_swap", "write")
-#: the number of a line such as "Rss: 8 kB" or "thp_split_pmd 3", that of a whole file, and each like N0=5
-_NUMBER = re.compile(r"^((?:[\w()]+:? +)?)(\d+)\b|(=)(\d+)\b", re.MULTILINE)
+#: the number of a line such as "Rss: 8 kB" or "thp_split_pmd 3", that of a whole file such as "2048kB", and each like
+#: N0=5
+_NUMBER = re.compile(r"^((?:[\w()]+:? +)?)(\d+)(?=\b|kB)|(=)(\d+)\b", re.MULTILINE)
 
 
 class LyingMachine(WithoutEvidence):

@@ -92,6 +92,7 @@ _OF_NODES = {
 }
 #: that nothing happens is their rule, or that something is there: they have no stimulus that could be seen
 _NOTHING_HAPPENS = {
+    "bytes-that-are-taken",
     "demote-is-write-only",
     "files-of-a-node",
     "files-of-hugetext",

@@ -1,10 +1,15 @@
 """Huge pages and ordinary memory side by side: what grows, moves or shrinks leaves the other alone."""
 
 import errno
+import mmap
+import os
+from collections.abc import Iterator
+from itertools import combinations, product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.places import (
     free_place,
     need_places_of_any_size,
@@ -12,7 +17,8 @@ from hugepage_qa.cases.places import (
     take_addresses,
     take_all_addresses,
 )
-from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.cases.thp_memory import map_file, map_start, mount_tmpfs
+from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
@@ -21,6 +27,9 @@ NEIGHBOURS = Area("neighbours")
 HEAP = "brk(2); mm/mmap.c brk(): a base page stays free below the next mapping"
 GROW = "mremap(2) ENOMEM; mm/mremap.c"
 MOVE = "mremap(2) MREMAP_FIXED; mm/mremap.c mremap_to()"
+MERGED = "mprotect(2); mmap(2) offset; mm/mprotect.c mprotect_fixup(); mm/vma.c vma_merge_existing_range()"
+#: pages of a file whose protection changes
+_PAGES = 3
 #: base pages that the heap grows by at least
 _GROWTH = 16
 #: below it are the addresses of who names none (DEFAULT_MAP_WINDOW of powerpc)
@@ -187,6 +196,66 @@ def _expect_no_place(live: Live, actor: Actor) -> None:
         return
     live.expect("where a page is mapped", None, memory.address, {Quirk.MAPPED_BEYOND_THE_WINDOW: _WINDOW})
     memory.unmap()
+
+
+@NEIGHBOURS.case(
+    "whatever pages of a mapped file mprotect(2) lets nobody write, and write again, each page of the mapping shows its"
+    " own place in the file, in a pool, too",
+    MERGED,
+    pages=_PAGES,
+)
+def protected_pages_of_a_pool(live: Live) -> None:
+    file = new_memfd(live)
+    file.truncate(_PAGES)
+    whole = file.map(_PAGES)
+    whole.fill()
+    for changes in _changes():
+        memory = file.map(_PAGES)
+        _expect_own_places(live, memory, changes)
+        memory.unmap()
+    live.expect_pool(nr=_PAGES, free=0)
+    whole.expect_filled()
+
+
+@NEIGHBOURS.case(
+    "whatever pages of a mapped file of a tmpfs mprotect(2) lets nobody write, and write again, huge pages or parts of"
+    " them, each page of the mapping shows its own place in the file: where what changes merges with the mapping before"
+    " it, behind it or both, as a whole or as its start or end",
+    MERGED,
+    sizes=Sizes.ONCE,
+)
+def protected_pages_of_a_tmpfs(live: Live) -> None:
+    actor = live.actor()
+    file = live.open(actor, mount_tmpfs(live, "always"), os.O_RDWR | live.host.uapi.o_tmpfile)
+    whole = map_start(live, actor, file, _PAGES)
+    whole.fill()
+    place = map_file(live, actor, file, _PAGES).address
+    for kind, size in (
+        (mmap.MAP_SHARED, whole.size),
+        (mmap.MAP_SHARED, live.base_page),
+        (mmap.MAP_PRIVATE, whole.size),
+    ):
+        with live.about(f"{'shared' if kind == mmap.MAP_SHARED else 'private'}, {size} bytes each"):
+            for changes in _changes():
+                actor.mmap(whole.length, READ_WRITE, kind | MAP_FIXED, file, address=place)
+                _expect_own_places(live, Memory(live, actor, place, _PAGES, size), changes)
+    whole.expect_filled()
+
+
+def _changes() -> Iterator[list[tuple[range, int]]]:
+    """Yield pages that are protected, and the same or others that are then protected or written again."""
+    runs = [range(first, end) for first, end in combinations(range(_PAGES + 1), 2)]
+    for first, second, prot in product(runs, runs, (mmap.PROT_READ, READ_WRITE)):
+        yield [(first, mmap.PROT_READ), (second, prot)]
+
+
+def _expect_own_places(live: Live, memory: Memory, changes: list[tuple[range, int]]) -> None:
+    """Expect ``memory``, the start of a filled file that nobody touched here, to show it after ``changes``."""
+    for pages, prot in changes:
+        memory.actor.call("mprotect", memory.at(pages.start), len(pages) * memory.size, prot)
+    # what is mapped already would show its place whatever the mapping says
+    wrong = [page for page in range(_PAGES) if memory.wrong(page * memory.size, WORD)]
+    live.expect(f"pages that show another place, after {changes}", [], wrong)
 
 
 class Neighbours(LiveTest):

@@ -13,14 +13,18 @@ from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.cases.user_moves import MOVE, Sides
-from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MADV_POPULATE_READ
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_NOHUGEPAGE, MADV_POPULATE_READ
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 MOVES = Area("thp/moved-by-user", sizes=Sizes.ONCE)
 
-_NEW_VALUE = 77
+_NEW_VALUE, _OTHER_VALUE = 77, 1 << 20
 #: huge pages of each side
 _PAGES = 3
+#: of those that a child has, too
+_SHARED = 2
+#: who isolates or moves a huge page has a reference to it, and what is written then is copied
+_ATTEMPTS = 3
 
 
 def _spans(base: int, size: int) -> tuple[tuple[int, int, int], ...]:
@@ -185,6 +189,89 @@ def _soft_dirty(
         return found, found == (_base_pages(live, span), [])
 
     return while_nothing_moves(live, attempt)
+
+
+@MOVES.case(
+    "memory that parent and child had together is the own memory of who is left once the other has ended, or has"
+    " unmapped, given back or written all of its own, and it is written: UFFDIO_MOVE takes it, whole and in part; huge"
+    " pages need one write each, wherever that is, stay huge, and keep their frames",
+    f"{MOVE} EBUSY; mm/huge_memory.c do_huge_pmd_wp_page(); mm/memory.c do_wp_page(), wp_can_reuse_anon_folio()",
+    since="6.8",
+)
+def owned_again(live: Live) -> None:
+    let_rest(live)
+    base, size = live.base_page, pmd_size(live)
+    spans = (0, 0, _SHARED * size), (size, 0, size), (base, size - base, size)
+    places = 0, size // 2 + WORD, size - WORD
+    for number, (leave, is_parent) in enumerate(product((_ends, _unmaps, _gives_back, _writes), (True, False))):
+        span, place = spans[number % len(spans)], places[number // 2 % len(places)]
+        about = f"left is the parent {is_parent}, the other one {leave.__name__.strip('_')}"
+        with live.about(f"huge_pages, {about}, offset {place} is written"):
+            _expect_huge_ones_owned(live, leave, place, span, is_parent=is_parent)
+        for make in (mapped_in_parts, base_pages):
+            with live.about(f"{make.__name__}, {about}"):
+                parent = make(live, _SHARED)
+                owner = _left(parent, leave, is_parent=is_parent)
+                owner.fill(_NEW_VALUE)
+                _expect_taken(live, owner, span, _NEW_VALUE)
+                parent.actor.end()
+
+
+def _ends(memory: Memory) -> None:
+    memory.actor.exit()
+
+
+def _unmaps(memory: Memory) -> None:
+    memory.unmap()
+
+
+def _gives_back(memory: Memory) -> None:
+    memory.advise(MADV_DONTNEED)
+
+
+def _writes(memory: Memory) -> None:
+    memory.fill(_OTHER_VALUE)
+
+
+def _left(parent: Memory, leave: Callable[[Memory], None], *, is_parent: bool) -> Memory:
+    """Return the memory of parent or child when the other one of them has done ``leave`` with its own."""
+    child = parent.seen_by(parent.actor.fork())
+    owner, other = (parent, child) if is_parent else (child, parent)
+    leave(other)
+    return owner
+
+
+def _expect_huge_ones_owned(
+    live: Live, leave: Callable[[Memory], None], place: int, span: tuple[int, int, int], *, is_parent: bool
+) -> None:
+    """Expect huge pages to be who is left's own when the word at ``place`` of each was written."""
+    for _attempt in range(_ATTEMPTS):
+        parent = huge_pages(live, _SHARED)
+        frames = parent.present_frames(_SHARED)
+        owner = _left(parent, leave, is_parent=is_parent)
+        for page in range(_SHARED):
+            owner.actor.write(owner.at(page) + place, 1 + page * owner.size + place)
+        found = owner.smaps().anon_huge_pages, owner.present_frames(_SHARED) == frames
+        if found == (owner.length, True):
+            _expect_taken(live, owner, span, 1)
+            parent.actor.end()
+            return
+        parent.actor.end()
+    live.fail("AnonHugePages, and whether the frames stay", (_SHARED * pmd_size(live), True), found)
+
+
+def _expect_taken(live: Live, owner: Memory, span: tuple[int, int, int], value: int) -> None:
+    """Expect a span of memory that holds ``value`` to be moved, and to hold it there."""
+    start, to, length = span
+    sides = Sides.of(live, owner)
+    found = sides.move_until(length, start, to, length)
+    if found != (length, 0):
+        live.fail("bytes moved, and error", (length, 0), found)
+    wrong = owner.actor.check(sides.target.address + to, length, WORD, value + start)
+    live.expect("words that were moved and changed", 0, wrong)
+    end = start + length
+    left = owner.wrong(0, start, value) + owner.wrong(end, owner.length - end, value)
+    live.expect("words of the rest that changed", 0, left)
 
 
 class ThpMovedByUser(LiveTest):

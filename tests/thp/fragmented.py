@@ -8,21 +8,23 @@ from statistics import median
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage
-from hugepage_qa.cases.fragments import Compaction, Fragments, fragment, fragment_nodes
+from hugepage_qa.cases.fragments import Compaction, Fragments, fragment, fragment_nodes, without_free_blocks
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.thp_memory import collapse, expect_change, map_aligned, pmd_size, read_counters
-from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.cases.thp_policy import advised, need_sizes, set_policy, smaller_sizes
 from hugepage_qa.kernel.counters import read_meminfo, vmstat_delta
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 FRAGMENTED = Area("thp/fragmented", sizes=Sizes.ONCE)
 
@@ -36,6 +38,8 @@ _HUGE_PAGES = 16
 _LARGE_FOLIO = 16
 #: held folios, one for so many huge pages, which are at most one part of so many of the memory
 _HELD, _APART, _PARTS = 32, 8, 3
+#: blocks of half a huge page that lie about; and places that are written lie a prime number of base pages apart
+_MOST_BLOCKS, _FURTHER = 256, 37
 #: processes for each CPU: more than the case itself and daemons that go mad by it
 _BUSY = 2.0
 
@@ -198,6 +202,65 @@ def collapsed(live: Live) -> None:
     # each page that is left holds one word
     left = huge // (_KEPT * live.base_page)
     live.expect("words that are not zero", left, memory.actor.nonzero(memory.address, huge))
+
+
+@FRAGMENTED.case(
+    "where memory has no free block of the largest size that is enabled, whoever writes gets the next smaller one that"
+    " is enabled and that it has blocks of, wherever that is written, and no base page",
+    f"{THP_DOC} anon_fault_fallback; mm/memory.c alloc_anon_folio()",
+    since="6.8",
+)
+def next_smaller_size(live: Live) -> None:
+    let_rest(live)
+    *smaller, (largest, _path) = need_sizes(smaller_sizes(live))
+    fragments, actor = without_free_blocks(live)
+    set_policy(live, "madvise", pmd="never", defrag="never")
+    faults = _Faults(live, actor)
+    if not any(faults.given(_MOST_BLOCKS, largest) < largest for _sample in range(SAMPLES)):
+        raise CannotRun(f"memory has blocks of {largest >> 10} kB all the same")
+    had = [size for size, _path in smaller if faults.given(1, size) == size]
+    rows = [(size, {size, largest}) for size in had]
+    rows += [(size, {each for each in had if each <= size} | {largest}) for size in had[1:]]
+    judged = 0
+    for size, allowed in rows:
+        found = faults.given(1, *allowed)
+        # a larger one that was free after all tells nothing, nor does one that others have taken
+        if found == size or (found < size and faults.given(1, size) == size):
+            judged += 1
+            live.expect(
+                f"bytes of a fault where {[each >> 10 for each in sorted(allowed)]} kB are enabled", size, found
+            )
+    fragments.expect_intact(live)
+    if not judged:
+        raise CannotRun("others take and free blocks of these sizes")
+
+
+class _Faults:
+    """Faults of ``actor`` in new memory, of which each tells how much it got."""
+
+    def __init__(self, live: Live, actor: Actor) -> None:
+        self._live = live
+        self._actor = actor
+        self._times = 0
+
+    def given(self, most: int, *sizes: int) -> int:
+        """Write where nothing is until that gets less than the largest of ``sizes``, which alone are enabled.
+
+        Returned is what the last of ``most`` faults got, in bytes; all of it stays.
+        """
+        live = self._live
+        for size, path in smaller_sizes(live):
+            live.set_knob(f"{path}/enabled", "madvise" if size in sizes else "never")
+        found = 0
+        memory = map_aligned(live, most, pmd_size(live), actor=self._actor, advice=MADV_HUGEPAGE)
+        for page in range(most):
+            self._times += 1
+            place = self._times * _FURTHER * live.base_page % memory.size
+            self._actor.write(memory.at(page) + place, 1)
+            found = len(memory.part(page).present_frames(1)) * live.base_page
+            if found < max(sizes):
+                break
+        return found
 
 
 class ThpFragmented(LiveTest):

@@ -41,8 +41,9 @@ def reproduce_command(
     Exit code: 0 the kernel is right, 1 it has the bug, 2 that cannot be decided, 3 the tool or its input is wrong.
     """
     if name is None:
+        width = max(map(len, bug_reports()))
         for report in bug_reports().values():
-            click.echo(f"{report.name:<31}{report.subject}")
+            click.echo(f"{report.name:<{width}} {report.subject}")
         click.echo(f"reports and reproducers: {DIRECTORY}")
         return
     if kernel is not None and (package or suite):

@@ -16,7 +16,7 @@ from hugepage_qa.cases.closed_memory import (
     filled_pages,
     places,
 )
-from hugepage_qa.cases.closed_to_others import (
+from hugepage_qa.cases.closed_while_others_act import (
     DEBUGGERS,
     PINS,
     expect_child_closed,

@@ -10,6 +10,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.closed_memory import (
     DOC,
     KINDS,
+    PRIVATE_KINDS,
     SINCE,
     VALUE,
     close,
@@ -19,23 +20,22 @@ from hugepage_qa.cases.closed_memory import (
     expect_marked,
     expect_shared_still_closed,
     fill,
+    filled_memory,
     let_nobody_else_act,
 )
-from hugepage_qa.cases.closed_to_others import expect_own_copy
+from hugepage_qa.cases.closed_while_others_act import expect_own_copy
 from hugepage_qa.cases.khugepaged_clock import await_scans
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, swap_out, swapped
 from hugepage_qa.cases.thp_memory import collapse, free_lazily, map_start, mount_tmpfs, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_policy import base_pages
 from hugepage_qa.cases.userfaultfd import Feature
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 CLOSED_AND_CHANGED = Area("thp/closed-and-changed", sizes=Sizes.ONCE)
-
-_PRIVATE = (huge_pages, mapped_in_parts, base_pages)
 
 
 @CLOSED_AND_CHANGED.case(
@@ -104,11 +104,10 @@ def advised_while_closed(live: Live) -> None:
     let_nobody_else_act(live)
     need_swap(live, 2 * pmd_size(live))
     for make in KINDS:
-        memory = fill(make(live, 2))
-        with live.about(make.__name__):
+        with filled_memory(live, make) as memory:
             fault = close(memory)
             fault.read_write_protect(1, on=False)
-            for in_swap in (False, True) if make in _PRIVATE else (False,):
+            for in_swap in (False, True) if make in PRIVATE_KINDS else (False,):
                 if in_swap:
                     swap_out(live, memory, memory.length)
                 for advice in (MADV_COLD, mmap.MADV_WILLNEED):
@@ -123,7 +122,6 @@ def advised_while_closed(live: Live) -> None:
                 expect_accessed(live, memory, (0, memory.size))
                 expect_marked(live, memory, (memory.size, memory.length))
             memory.expect_filled(VALUE)
-        memory.actor.end()
 
 
 @CLOSED_AND_CHANGED.case(
@@ -136,9 +134,8 @@ def advised_while_closed(live: Live) -> None:
 def freed_lazily(live: Live) -> None:
     let_nobody_else_act(live)
     need_swap(live, 2 * pmd_size(live))
-    for make in _PRIVATE:
-        memory = fill(make(live, 2))
-        with live.about(make.__name__):
+    for make in PRIVATE_KINDS:
+        with filled_memory(live, make) as memory:
             fault = close(memory)
             live.host.wait_until(partial(free_lazily, memory))
             live.expect("LazyFree", memory.length, memory.smaps().fields["LazyFree"])
@@ -151,7 +148,6 @@ def freed_lazily(live: Live) -> None:
             expect_access(live, memory, memory.size, writes=False, value=0)
             memory.expect_filled(VALUE, pages=1)
             memory.expect_zero(1)
-        memory.actor.end()
 
 
 @CLOSED_AND_CHANGED.case(
@@ -161,9 +157,8 @@ def freed_lazily(live: Live) -> None:
 )
 def swap_switched_off(live: Live) -> None:
     let_nobody_else_act(live)
-    for make in _PRIVATE:
-        memory = fill(make(live, 2))
-        with live.about(make.__name__):
+    for make in PRIVATE_KINDS:
+        with filled_memory(live, make) as memory:
             switch_off = only_swap(live, 4 * memory.length)
             fault = close(memory)
             fault.read_write_protect(1, on=False)
@@ -174,7 +169,6 @@ def swap_switched_off(live: Live) -> None:
             expect_closed(live, memory, (0, memory.size))
             fault.read_write_protect(on=False)
             memory.expect_filled(VALUE)
-        memory.actor.end()
 
 
 @CLOSED_AND_CHANGED.case(

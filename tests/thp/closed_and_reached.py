@@ -9,6 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.closed_memory import (
     DOC,
     KINDS,
+    PRIVATE_KINDS,
     SINCE,
     VALUE,
     close,
@@ -16,9 +17,10 @@ from hugepage_qa.cases.closed_memory import (
     expect_closed,
     expect_marked,
     fill,
+    filled_memory,
     let_nobody_else_act,
 )
-from hugepage_qa.cases.closed_to_others import (
+from hugepage_qa.cases.closed_while_others_act import (
     DEBUGGERS,
     PINS,
     expect_child_closed,
@@ -32,7 +34,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pinned
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for, shared_base_pages
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes
 from hugepage_qa.cases.user_moves import Sides
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
@@ -41,7 +43,6 @@ from hugepage_qa.process.actor import Came
 
 CLOSED_AND_REACHED = Area("thp/closed-and-reached", sizes=Sizes.ONCE)
 
-_PRIVATE = (huge_pages, mapped_in_parts, base_pages)
 _CLOSING = Mode.MISSING | Mode.READ_WRITE_PROTECTED
 
 
@@ -56,20 +57,14 @@ def with_a_child_told_of(live: Live) -> None:
     let_nobody_else_act(live)
     need_swap(live, 2 * pmd_size(live))
     for make in KINDS:
-        memory, shared = fill(make(live, 2)), make is shared_base_pages
-        with live.about(make.__name__):
-            expect_child_closed(live, memory, live.base_page, shared=shared)
-        memory.actor.end()
-    for make in _PRIVATE:
-        memory = fill(make(live, 2))
-        with live.about(f"{make.__name__}, in swap"):
+        with filled_memory(live, make) as memory:
+            expect_child_closed(live, memory, live.base_page, shared=make is shared_base_pages)
+    for make in PRIVATE_KINDS:
+        with filled_memory(live, make, "in swap") as memory:
             out = partial(swap_out, live, memory, memory.length)
             expect_child_closed(live, memory, live.base_page, shared=False, meanwhile=out)
-        memory.actor.end()
-        memory = fill(make(live, 2))
-        with live.about(f"{make.__name__}, pinned"), pinned(live, memory):
+        with filled_memory(live, make, "pinned") as memory, pinned(live, memory):
             expect_child_closed(live, memory, live.base_page, shared=False)
-        memory.actor.end()
 
 
 @CLOSED_AND_REACHED.case(
@@ -81,11 +76,9 @@ def with_a_child_told_of(live: Live) -> None:
 def moved_and_told_of(live: Live) -> None:
     let_nobody_else_act(live)
     for make, shift in product(KINDS, (0, live.base_page)):
-        memory = fill(make(live, 2))
-        with live.about(f"{make.__name__}, moved to {shift} bytes behind a boundary"):
+        with filled_memory(live, make, f"moved to {shift} bytes behind a boundary") as memory:
             address = room_for(memory.actor, 3, memory.size) + shift
             expect_closed_where_moved(live, memory, address, live.base_page)
-        memory.actor.end()
 
 
 @CLOSED_AND_REACHED.case(
@@ -96,10 +89,8 @@ def moved_and_told_of(live: Live) -> None:
 def woken_later(live: Live) -> None:
     let_nobody_else_act(live)
     for make in KINDS:
-        memory = fill(make(live, 2))
-        with live.about(make.__name__):
+        with filled_memory(live, make) as memory:
             expect_woken_later(live, memory, live.base_page)
-        memory.actor.end()
 
 
 @CLOSED_AND_REACHED.case(
@@ -112,7 +103,7 @@ def woken_later(live: Live) -> None:
 def moved_into_closed_memory(live: Live) -> None:
     let_nobody_else_act(live)
     need_swap(live, pmd_size(live))
-    for make, closed, mode in product((*_PRIVATE, huge_zeroes, _zeroes), (False, True), (Mode.MISSING, _CLOSING)):
+    for make, closed, mode in product((*PRIVATE_KINDS, huge_zeroes, _zeroes), (False, True), (Mode.MISSING, _CLOSING)):
         source = make(live)
         value = None if make in (huge_zeroes, _zeroes) else VALUE
         with live.about(f"{make.__name__.strip('_')}, closed {closed}, {mode.name}"):
@@ -200,10 +191,8 @@ def _expect_hole_filled(live: Live, memory: Memory, fault: Userfault, way: str) 
 def pinned_while_closed(live: Live) -> None:
     let_nobody_else_act(live)
     for make, way in product(KINDS, PINS):
-        memory = fill(make(live, 2))
-        with live.about(f"{make.__name__}, {way.name}"):
+        with filled_memory(live, make, f"{way.name}") as memory:
             expect_reached(live, memory, way, memory.size if make is huge_pages else live.base_page)
-        memory.actor.end()
 
 
 @CLOSED_AND_REACHED.case(
@@ -216,10 +205,8 @@ def debugged_while_closed(live: Live) -> None:
     need_forced_writes(live)
     let_nobody_else_act(live)
     for make, way in product(KINDS, DEBUGGERS):
-        memory = fill(make(live, 2))
-        with live.about(f"{make.__name__}, {way.name}"):
+        with filled_memory(live, make, f"{way.name}") as memory:
             expect_reached(live, memory, way, memory.size if make is huge_pages else live.base_page)
-        memory.actor.end()
 
 
 def _zeroes(live: Live) -> Memory:

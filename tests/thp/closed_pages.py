@@ -20,6 +20,7 @@ from hugepage_qa.cases.closed_memory import (
     expect_every_access_told,
     expect_marked,
     fill,
+    filled_memory,
     let_nobody_else_act,
 )
 from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_to_fault
@@ -132,8 +133,7 @@ def parts(live: Live) -> None:
     base, size = live.base_page, pmd_size(live)
     for make, on in product(KINDS, (True, False)):
         for start, end in ((0, base), (size - base, size), (size // 2, size), (size - base, size + base)):
-            memory = fill(make(live, 2))
-            with live.about(f"{make.__name__}, bytes {start} to {end}, closed {on}"):
+            with filled_memory(live, make, f"bytes {start} to {end}, closed {on}") as memory:
                 fault = close(memory)
                 fault.read_write_protect(on=not on, length=memory.length)
                 fault.read_write_protect(on=on, offset=start, length=end - start)
@@ -141,7 +141,6 @@ def parts(live: Live) -> None:
                 expect_closed(live, memory, *([(start, end)] if on else [one for one in rest if one[0] < one[1]]))
                 fault.read_write_protect(on=False, length=memory.length)
                 memory.expect_filled(VALUE)
-            memory.actor.end()
 
 
 @CLOSED_PAGES.case(

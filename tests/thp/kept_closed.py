@@ -9,6 +9,7 @@ from hugepage_qa.cases.closed_memory import (
     ASYNCHRONOUS,
     DOC,
     KINDS,
+    PRIVATE_KINDS,
     SINCE,
     VALUE,
     close,
@@ -19,6 +20,7 @@ from hugepage_qa.cases.closed_memory import (
     expect_open_at_last,
     expect_shared_still_closed,
     fill,
+    filled_memory,
     let_nobody_else_act,
 )
 from hugepage_qa.cases.debugfs import expect_split
@@ -27,7 +29,7 @@ from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size, room_for, shared_base_pages
 from hugepage_qa.cases.thp_nodes import expect_moved_between
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_policy import huge_pages, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
@@ -35,7 +37,6 @@ from hugepage_qa.process.actor import Came
 KEPT_CLOSED = Area("thp/kept-closed", sizes=Sizes.ONCE)
 
 _PROT_NONE = 0
-_PRIVATE = (huge_pages, mapped_in_parts, base_pages)
 _NEW_VALUE = 1 << 41
 
 
@@ -81,15 +82,13 @@ def protected_by_others(live: Live) -> None:
 def split(live: Live) -> None:
     let_nobody_else_act(live)
     for make in (huge_pages, mapped_in_parts):
-        memory = fill(make(live, 2))
-        with live.about(make.__name__):
+        with filled_memory(live, make) as memory:
             fault = close(memory)
             expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(2):#x}", 2)
             expect_accessed(live, memory)
             expect_closed(live, memory, (0, memory.length))
             fault.read_write_protect(on=False, length=memory.length)
             memory.expect_filled(VALUE)
-        memory.actor.end()
     base, size = live.base_page, pmd_size(live)
     for make, (start, end) in product(KINDS, ((0, base), (size // 2, size), (size - base, size))):
         memory = fill(make(live))
@@ -115,9 +114,8 @@ def split(live: Live) -> None:
 def closed_in_swap(live: Live) -> None:
     let_nobody_else_act(live)
     need_swap(live, 2 * pmd_size(live))
-    for make in _PRIVATE:
-        memory = fill(make(live, 2))
-        with live.about(make.__name__):
+    for make in PRIVATE_KINDS:
+        with filled_memory(live, make) as memory:
             fault = close(memory)
             fault.read_write_protect(1, on=False)
             swap_out(live, memory, memory.length)
@@ -131,7 +129,6 @@ def closed_in_swap(live: Live) -> None:
             expect_closed(live, memory, (0, memory.length))
             fault.read_write_protect(on=False, length=memory.length)
             memory.expect_filled(VALUE)
-        memory.actor.end()
 
 
 @KEPT_CLOSED.case(
@@ -169,15 +166,13 @@ def moved_to_another_node(live: Live) -> None:
     first, second = live.nodes[:2]
     need_memory(live, (first, second), 2 * pmd_size(live))
     for make in KINDS:
-        memory = fill(make(live, 2))
-        with live.about(make.__name__):
+        with filled_memory(live, make) as memory:
             close(memory).read_write_protect(1, on=False)
             # the first time they may be there already
             for old, new in ((second, first), (first, second)):
                 expect_moved_between(live, memory, old, new)
                 expect_accessed(live, memory, (memory.size, memory.length))
                 expect_closed(live, memory, (0, memory.size))
-        memory.actor.end()
 
 
 @KEPT_CLOSED.case(
@@ -189,9 +184,8 @@ def moved_to_another_node(live: Live) -> None:
 def closed_before_a_child(live: Live) -> None:
     let_nobody_else_act(live)
     need_swap(live, 2 * pmd_size(live))
-    for make, in_swap in product(_PRIVATE, (False, True)):
-        memory = fill(make(live, 2))
-        with live.about(f"{make.__name__}, in swap {in_swap}"):
+    for make, in_swap in product(PRIVATE_KINDS, (False, True)):
+        with filled_memory(live, make, f"in swap {in_swap}") as memory:
             fault = close(memory)
             fault.read_write_protect(1, on=False)
             if in_swap:
@@ -207,7 +201,6 @@ def closed_before_a_child(live: Live) -> None:
             fault.read_write_protect(on=False)
             memory.expect_filled(VALUE)
             child.expect_filled(_NEW_VALUE)
-        memory.actor.end()
 
 
 @KEPT_CLOSED.case(
@@ -219,16 +212,13 @@ def closed_before_a_child(live: Live) -> None:
 def told_no_more(live: Live) -> None:
     let_nobody_else_act(live)
     for make in KINDS:
-        memory = fill(make(live, 2))
-        half = memory.size // 2
-        with live.about(make.__name__):
-            fault = close(memory)
+        with filled_memory(live, make) as memory:
+            half, fault = memory.size // 2, close(memory)
             fault.unregister(1)
             expect_closed(live, memory, (0, memory.size))
             fault.unregister(0, offset=half)
             expect_closed(live, memory, (0, half))
             expect_open_at_last(live, memory, fault)
-        memory.actor.end()
 
 
 @KEPT_CLOSED.case(
@@ -243,15 +233,13 @@ def closed_and_moved(live: Live) -> None:
     for make, shift, in_swap in product(KINDS, (0, live.base_page), (False, True)):
         if in_swap and make is shared_base_pages:
             continue  # no swap entries of it
-        memory = fill(make(live, 2))
-        with live.about(f"{make.__name__}, moved to {shift} bytes behind a boundary, in swap {in_swap}"):
+        with filled_memory(live, make, f"moved to {shift} bytes behind a boundary, in swap {in_swap}") as memory:
             close(memory, ASYNCHRONOUS if in_swap else Feature.RWP)
             if in_swap:
                 swap_out(live, memory, memory.length)
             there = memory.moved_to(room_for(memory.actor, 3, memory.size) + shift)
             expect_closed(live, there)
             there.expect_filled(VALUE)
-        memory.actor.end()
 
 
 class KeptClosed(LiveTest):

@@ -3,7 +3,7 @@
 All accesses are those of threads: one that never ends is told, and ends with its process.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise, product
 
@@ -20,8 +20,9 @@ from hugepage_qa.process.actor import Came
 from hugepage_qa.sizes import MIB
 
 DOC, SINCE = "Documentation/admin-guide/mm/userfaultfd.rst Read-Write Protection", "7.3"
-#: what makes memory without pools
-KINDS = huge_pages, mapped_in_parts, base_pages, shared_base_pages
+#: what makes memory without pools: what is its process's own, and all kinds
+PRIVATE_KINDS = huge_pages, mapped_in_parts, base_pages
+KINDS = *PRIVATE_KINDS, shared_base_pages
 #: what the memory is filled with
 VALUE = 1 << 40
 #: an access opens what it finds closed
@@ -179,6 +180,15 @@ def new_pages(live: Live, pages: int, *, shared: bool) -> Memory:
     file = new_memfd(live)
     file.truncate(pages)
     return file.map(pages)
+
+
+@contextmanager
+def filled_memory(live: Live, make: Callable[[Live, int], Memory], about: str = "") -> Iterator[Memory]:
+    """Yield two filled stretches of one of KINDS, as long as a huge page each; their process ends then."""
+    memory = fill(make(live, 2))
+    with live.about(", ".join(filter(None, (make.__name__, about)))):
+        yield memory
+    memory.actor.end()
 
 
 @contextmanager

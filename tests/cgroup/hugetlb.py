@@ -18,8 +18,8 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-VERSION_1 = Area("cgroup/v1", around=keeping_hierarchy("hugetlb"))
-VERSION_2 = Area("cgroup/v2")
+VERSION_1 = Area("cgroup/hugetlb-v1", around=keeping_hierarchy("hugetlb"))
+VERSION_2 = Area("cgroup/hugetlb-v2")
 case = partial(hugetlb_case, {Version.ONE: VERSION_1, Version.TWO: VERSION_2})
 
 #: no machine has that much, and no version 1 limit that stands for none is lower

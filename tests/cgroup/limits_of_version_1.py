@@ -33,7 +33,7 @@ from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.version import KernelVersion
 
 # as the other areas of this hierarchy
-LIMITS = Area("cgroup/limits-v1", sizes=Sizes.ONCE, around=keeping_hierarchy("memory"), first=True)
+LIMITS = Area("cgroup/limits-of-version-1", sizes=Sizes.ONCE, around=keeping_hierarchy("memory"), first=True)
 
 DOC = "Documentation/admin-guide/cgroup-v1/memory.rst"
 #: before, a group has what is below it with memory.use_hierarchy alone

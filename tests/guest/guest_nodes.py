@@ -23,7 +23,7 @@ from hugepage_qa.qemu.guest.driver import GuestError, State
 from hugepage_qa.qemu.guest.guest_description import Access, Cell
 from hugepage_qa.sizes import MIB, format_size
 
-QEMU, LIBVIRT = GuestArea("guest/nodes", drivers.QEMU), GuestArea("guest/nodes", drivers.LIBVIRT)
+QEMU, LIBVIRT = GuestArea("guest/guest-nodes", drivers.QEMU), GuestArea("guest/guest-nodes", drivers.LIBVIRT)
 case = guest_case(QEMU, LIBVIRT)
 
 NUMA = "libvirt.org/formatdomain.html numatune memnode; QEMU memory-backend host-nodes=, policy=bind; mbind(2)"

@@ -21,7 +21,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
 
-FREE_PAGES = Area("hwpoison/free-pages", sizes=Sizes.BUDDY)
+FREE_PAGES = Area("hwpoison/broken-free-pages", sizes=Sizes.BUDDY)
 RULE = "Documentation/ABI/testing/sysfs-memory-page-offline; mm/memory-failure.c try_memory_failure_hugetlb()"
 
 

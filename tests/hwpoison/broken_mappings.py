@@ -16,7 +16,7 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HWPOISON, MADV_POPULATE_READ, MADV_POPULATE_WRITE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-BROKEN_MAPPINGS = Area("hwpoison/mappings", sizes=Sizes.BUDDY)
+BROKEN_MAPPINGS = Area("hwpoison/broken-mappings", sizes=Sizes.BUDDY)
 RULE = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure()"
 
 

@@ -19,7 +19,7 @@ from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-ON_NODES = Area("hwpoison/on-nodes", sizes=Sizes.BUDDY)
+ON_NODES = Area("hwpoison/broken-on-nodes", sizes=Sizes.BUDDY)
 
 RULE = "Documentation/ABI/testing/sysfs-memory-page-offline, sysfs-devices-node memory_failure; mm/memory-failure.c"
 _STATS = "memory_failure"

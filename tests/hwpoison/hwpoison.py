@@ -24,7 +24,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-HWPOISON = Area("hwpoison")
+HWPOISON = Area("hwpoison/hwpoison")
 SOFT = "madvise(2) MADV_SOFT_OFFLINE; mm/memory-failure.c soft_offline_page()"
 # not of files without mending: the page stays in use and counted in the pool until the machine boots again
 HARD = "madvise(2) MADV_HWPOISON; mm/memory-failure.c memory_failure(), try_memory_failure_hugetlb()"

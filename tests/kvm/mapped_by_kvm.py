@@ -25,7 +25,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import KIB, MIB
 
-KVM = Area("kvm/mapped")
+KVM = Area("kvm/mapped-by-kvm")
 
 #: since then the pages are counted by their sizes (71f51d2c3253)
 SINCE = "5.15"

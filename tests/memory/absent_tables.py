@@ -19,7 +19,7 @@ from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED_NOREPLACE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-ABSENT = Area("absent-tables")
+ABSENT = Area("memory/absent-tables")
 WALK = "mm/hugetlb.c hugetlb_mask_last_page()"
 #: that a mapping spans, or a part of the first of them and the others: the first and the third are not there
 _TABLES = 4

@@ -23,7 +23,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-ADDRESSES = Area("addresses")
+ADDRESSES = Area("memory/addresses")
 HINT = "mmap(2) addr; fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()"
 REPLACE = "mmap(2) MAP_FIXED; mm/mmap.c ksys_mmap_pgoff(), fs/hugetlbfs/inode.c hugetlbfs_file_mmap()"
 END = "mmap(2) ENOMEM; mm/mmap.c get_unmapped_area()"

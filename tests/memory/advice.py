@@ -28,7 +28,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-ADVICE = Area("advice")
+ADVICE = Area("memory/advice")
 DONTNEED = "madvise(2) MADV_DONTNEED, MADV_DONTNEED_LOCKED; mm/madvise.c madvise_dontneed_free_valid_vma()"
 REMOVE = "madvise(2) MADV_REMOVE; mm/madvise.c madvise_remove()"
 POPULATE = "madvise(2) MADV_POPULATE_READ, MADV_POPULATE_WRITE"

@@ -13,7 +13,7 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-FORK = Area("fork")
+FORK = Area("memory/fork")
 _POISON = Feature.POISON | Feature.MISSING_HUGETLBFS
 COPY = "fork(2); mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_wp()"
 

@@ -14,7 +14,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody
 
-LIMITS = Area("limits")
+LIMITS = Area("memory/limits")
 
 _SPACE = "setrlimit(2) RLIMIT_AS; mm/mmap.c may_expand_vm()"
 _DATA = "setrlimit(2) RLIMIT_DATA; mm/mmap.c may_expand_vm()"

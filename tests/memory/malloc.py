@@ -10,7 +10,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import KIB
 
-MALLOC = Area("malloc")
+MALLOC = Area("memory/malloc")
 TUNABLE = "glibc manual, Memory Allocation Tunables: glibc.malloc.hugetlb"
 
 _SINCE = 2.35

@@ -23,7 +23,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import format_size
 
-MAPPING = Area("mapping", uncleared=True)
+MAPPING = Area("memory/mapping", uncleared=True)
 ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB
 MAP = f"{HUGETLB_DOC} MAP_HUGETLB; mmap(2) MAP_HUGE_*; mm/mmap.c ksys_mmap_pgoff()"
 ALIGNED = "mmap(2), munmap(2) Huge page mappings; mm/hugetlb.c hugetlb_vm_op_split()"

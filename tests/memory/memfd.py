@@ -17,7 +17,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import format_size
 
-MEMFD = Area("memfd")
+MEMFD = Area("memory/memfd")
 _X_BITS = 0o111
 #: NAME_MAX without "memfd:"
 _LONGEST_NAME = 249

@@ -23,7 +23,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
 
-NEIGHBOURS = Area("neighbours")
+NEIGHBOURS = Area("memory/neighbours")
 HEAP = "brk(2); mm/mmap.c brk(): a base page stays free below the next mapping"
 GROW = "mremap(2) ENOMEM; mm/mremap.c"
 MOVE = "mremap(2) MREMAP_FIXED; mm/mremap.c mremap_to()"

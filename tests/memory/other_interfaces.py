@@ -25,7 +25,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Fault, Refused
 
-INTERFACES = Area("other-interfaces")
+INTERFACES = Area("memory/other-interfaces")
 COUNTED = (
     "kpagecount shows of each part of a page in how many places it is mapped: once for who has touched it, and for each"
     " child that has it; not where it was unmapped"

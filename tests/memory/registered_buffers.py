@@ -17,7 +17,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused, become_nobody
 from hugepage_qa.version import KernelVersion
 
-BUFFERS = Area("registered-buffers")
+BUFFERS = Area("memory/registered-buffers")
 
 _WHOLE = "io_uring_register(2) IORING_REGISTER_BUFFERS; io_uring/rsrc.c io_buffer_account_pin()"
 #: huge pages, more than buffers lie in here

@@ -9,7 +9,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import new_ring
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-RINGS = Area("rings")
+RINGS = Area("memory/rings")
 
 # include/uapi/linux/io_uring.h: IORING_SETUP_NO_MMAP, IORING_ENTER_GETEVENTS; of struct io_uring_params where it has
 # sq_off.tail, sq_off.array and cq_off.cqes; sizes of a request and of a result; where a request has user_data

@@ -31,7 +31,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody
 
-SEGMENT_CONTROL = Area("segment-control")
+SEGMENT_CONTROL = Area("memory/segment-control")
 STATUS = "shmctl(2) IPC_STAT; ipc/shm.c shmctl_stat()"
 CHANGE = "shmctl(2) IPC_SET; ipc/shm.c shmctl_down()"
 LIMITS = "shmget(2) ENOSPC; ipc/shm.c newseg(), shm_destroy()"

@@ -14,7 +14,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-SEGMENT_NAMESPACES = Area("segment-namespaces")
+SEGMENT_NAMESPACES = Area("memory/segment-namespaces")
 FORCED = "Documentation/admin-guide/sysctl/kernel.rst shm_rmid_forced; ipc/shm.c"
 #: include/uapi/linux/shm.h
 _SHM_STAT, _SHM_INFO, _SHM_STAT_ANY = 13, 14, 15

@@ -31,7 +31,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused, become_nobody
 
-SEGMENTS = Area("segments")
+SEGMENTS = Area("memory/segments")
 GET = f"{HUGETLB_DOC} SHM_HUGETLB; shmget(2); ipc/shm.c newseg()"
 GROUP = f"{HUGETLB_DOC} /proc/sys/vm/hugetlb_shm_group; fs/hugetlbfs/inode.c can_do_hugetlb_shm()"
 KEY = 0x48504741

@@ -18,7 +18,7 @@ from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB
 
-SHARED_TABLES = Area("shared-tables")
+SHARED_TABLES = Area("memory/shared-tables")
 SHARED = "mm/hugetlb.c huge_pmd_share(), huge_pmd_unshare()"
 #: what is as long a kernel with this bug takes for shorter when it moves it
 _CUT_OFF, _TRUNCATES = 4 * GIB, POOL_ISSUES[Quirk.MOVE_LENGTH_TRUNCATED]

@@ -19,7 +19,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Argument
 from hugepage_qa.sizes import MIB
 
-TRANSFER = Area("transfer")
+TRANSFER = Area("memory/transfer")
 DIRECT = "open(2) O_DIRECT; mm/gup.c, mm/hugetlb.c: what was pinned is unpinned"
 LONG = "process_vm_readv(2); mm/process_vm_access.c process_vm_rw_single_vec(); fs/proc/base.c mem_rw(); mm/gup.c"
 BLOCK = 65536

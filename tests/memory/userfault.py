@@ -13,7 +13,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Fault
 
-USERFAULT = Area("userfault", uncleared=True)
+USERFAULT = Area("memory/userfault", uncleared=True)
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 COPY = f"{DOC} UFFDIO_COPY; mm/hugetlb.c hugetlb_mfill_atomic_pte()"
 # include/uapi/asm-generic/siginfo.h

@@ -11,7 +11,7 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-USERFAULT_ERRORS = Area("userfault-errors")
+USERFAULT_ERRORS = Area("memory/userfault-errors")
 COPY = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; mm/hugetlb.c hugetlb_mfill_atomic_pte()"
 
 

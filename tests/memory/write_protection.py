@@ -16,7 +16,7 @@ from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-PROTECTION = Area("write-protection")
+PROTECTION = Area("memory/write-protection")
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 #: a middle, and something on each side
 _PAGES = 4

@@ -32,7 +32,7 @@ from hugepage_qa.cases.thp_memory import expect_change
 from hugepage_qa.oracle.page_moves import ListedPage, moves_of
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-COUNTED = Area("numa/counted")
+COUNTED = Area("numa/counted-moves")
 
 COUNTERS = "Documentation/mm/page_migration.rst Monitoring Migration: PGMIGRATE_SUCCESS, PGMIGRATE_FAIL"
 

@@ -20,7 +20,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB, KIB, MIB
 
-EXHAUSTION = Area("exhaustion")
+EXHAUSTION = Area("numa/exhaustion")
 #: of the blocks that a node has free after compaction, the part that a pool must get at least
 _LEAST = 0.8
 #: what nr_hugepages can hold, an unsigned long

@@ -16,7 +16,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-HELD = Area("numa/held")
+HELD = Area("numa/held-pages")
 
 HOLDS = (
     "move_pages(2); mbind(2) EIO; migrate_pages(2); mm/migrate.c unmap_and_move_huge_page(), putback_movable_pages()"

@@ -29,7 +29,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
 
-MEMORY = Area("numa/memory")
+MEMORY = Area("numa/memory-of-nodes")
 
 _CPUS = "sys/devices/system/node/node{}/cpulist"
 PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"

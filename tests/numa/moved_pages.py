@@ -37,7 +37,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Came
 
-MOVING = Area("numa/moving")
+MOVING = Area("numa/moved-pages")
 
 _WORDS_OF_A_FILE = 0x5EED
 _TIMES = 5

@@ -21,7 +21,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
 
-POOLS = Area("numa/pools")
+POOLS = Area("numa/node-pools")
 
 PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
 POLICY = f"{HUGETLB_DOC} Interaction of Task Memory Policy with Huge Page Allocation/Freeing"

@@ -14,7 +14,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 _NODE, _PAGES = 1, 3
 #: more than half of the free memory of the node, so that what can be moved comes from there first (16867664936e)
-AREAS = Area("cma-areas", sizes=Sizes.GIGANTIC, words=f"hugetlb_cma={_NODE}:{_PAGES}G")
+AREAS = Area("pool/cma-areas", sizes=Sizes.GIGANTIC, words=f"hugetlb_cma={_NODE}:{_PAGES}G")
 #: hugetlb_cma= has counts for nodes
 SINCE = "5.16"
 DOC = "Documentation/admin-guide/kernel-parameters.txt hugetlb_cma"

@@ -20,7 +20,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import KIB
 
-DEMOTE = Area("demote")
+DEMOTE = Area("pool/demote")
 #: 79dfc695525f, 8531fc6f52f5
 SINCE = "5.16"
 _ATTEMPTS = 5

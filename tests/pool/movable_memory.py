@@ -13,7 +13,7 @@ from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-MOVABLE = Area("movable-memory", sizes=Sizes.BUDDY)
+MOVABLE = Area("pool/movable-memory", sizes=Sizes.BUDDY)
 
 DOC = "Documentation/admin-guide/mm/memory-hotplug.rst"
 PINNED = f"{DOC} ZONE_MOVABLE Sizing Considerations: Long-term pinning; mm/gup.c check_and_migrate_movable_pages()"

@@ -15,7 +15,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-OVERCOMMIT = Area("overcommit")
+OVERCOMMIT = Area("pool/overcommit")
 SYSCTL = "proc/sys/vm/nr_overcommit_hugepages"
 SURPLUS = f"{HUGETLB_DOC} nr_overcommit_hugepages; mm/hugetlb.c gather_surplus_pages(), free_huge_folio()"
 #: eb02f14c4a2b

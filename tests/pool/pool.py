@@ -15,7 +15,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import become_nobody
 
-POOL = Area("pool")
+POOL = Area("pool/pool")
 SYSCTL = "proc/sys/vm/nr_hugepages"
 SURPLUS = f"{HUGETLB_DOC} Caveat: shrinking"
 

@@ -26,9 +26,9 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import KIB, MIB
 
-VMEMMAP = Area("vmemmap")
+VMEMMAP = Area("pool/vmemmap")
 #: with pages cleared as they are allocated, they are checked, too: then Linux 6.12.y can judge none of it
-COUNTED = Area("vmemmap/counted", uncleared=True)
+COUNTED = Area("pool/vmemmap-counted", uncleared=True)
 RULE = "Documentation/admin-guide/sysctl/vm.rst hugetlb_optimize_vmemmap; mm/hugetlb_vmemmap.c"
 _OF_A_FOLIO = HUGE | COMPOUND_HEAD | COMPOUND_TAIL
 _POOL, _USED = 512 * MIB, 64 * MIB

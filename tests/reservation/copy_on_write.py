@@ -15,7 +15,7 @@ from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.actor_link import ActorGone
 from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
-COPY_ON_WRITE = Area("copy-on-write")
+COPY_ON_WRITE = Area("reservation/copy-on-write")
 OWNER = "mm/hugetlb.c hugetlb_wp(), unmap_ref_private()"
 # include/uapi/linux/time.h
 _ITIMER_REAL = 0

@@ -18,7 +18,7 @@ from hugepage_qa.kernel.uapi import (
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import hold_back, is_waiting
 
-FALLOCATE = Area("fallocate", uncleared=True)
+FALLOCATE = Area("reservation/fallocate", uncleared=True)
 ALLOCATE = "fallocate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate()"
 PUNCH = "fallocate(2) FALLOC_FL_PUNCH_HOLE; fs/hugetlbfs/inode.c hugetlbfs_punch_hole(), remove_inode_hugepages()"
 

@@ -19,7 +19,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody
 from hugepage_qa.sizes import format_size
 
-HUGETLBFS = Area("hugetlbfs")
+HUGETLBFS = Area("reservation/hugetlbfs")
 OPTIONS = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c hugetlbfs_parse_param(), hugetlbfs_validate()"
 FILES = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c"
 #: what a buffer holds that nothing was read to: no zeroes, for these are what a hole reads as

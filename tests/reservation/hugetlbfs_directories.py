@@ -13,7 +13,7 @@ from hugepage_qa.kernel.uapi import AT_FDCWD, AT_REMOVEDIR, NOBODY
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-DIRECTORIES = Area("hugetlbfs-directories")
+DIRECTORIES = Area("reservation/hugetlbfs-directories")
 FILES = "fs/hugetlbfs/inode.c"
 _OWN_GROUP = 4711
 # include/uapi/linux/fs.h

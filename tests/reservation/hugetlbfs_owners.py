@@ -25,7 +25,7 @@ from hugepage_qa.kernel.uapi import (
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, become_nobody, become_user
 
-OWNERS = Area("hugetlbfs-owners")
+OWNERS = Area("reservation/hugetlbfs-owners")
 FILES = "fs/hugetlbfs/inode.c"
 _ROOT, _OTHER = 0, 4711
 _MODE = 0o644

@@ -17,7 +17,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
-TIMES = Area("hugetlbfs-times")
+TIMES = Area("reservation/hugetlbfs-times")
 MARKS = "inode(7) Time fields"
 #: long ago, and neither is the other
 _ACCESSED, _MODIFIED = (1000, 1), (2000, 2)

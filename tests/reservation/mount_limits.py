@@ -15,7 +15,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-LIMITS = Area("mount-limits")
+LIMITS = Area("reservation/mount-limits")
 SIZE = f"{HUGETLB_DOC} size; mm/hugetlb.c hugepage_subpool_get_pages()"
 MIN_SIZE = f"{HUGETLB_DOC} min_size; mm/hugetlb.c hugepage_new_subpool()"
 

@@ -17,7 +17,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB, KIB, MIB
 
-OPTIONS = Area("mount-options")
+OPTIONS = Area("reservation/mount-options")
 PARSED = f"{HUGETLB_DOC} Using Huge Pages; fs/hugetlbfs/inode.c hugetlbfs_parse_param()"
 STATFS = "statfs(2); fs/hugetlbfs/inode.c hugetlbfs_statfs()"
 # include/uapi/linux/magic.h, limits.h

@@ -13,7 +13,7 @@ from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-OUTLIVED = Area("outlived-mounts")
+OUTLIVED = Area("reservation/outlived-mounts")
 #: pages of the pool, and of the file
 _ALL, _USED = 4, 2
 #: min_size= and size= in pages

@@ -13,7 +13,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-PROMISED = Area("promised-pages")
+PROMISED = Area("reservation/promised-pages")
 MIN_SIZE = f"{HUGETLB_DOC} min_size"
 #: pages that are used one after the other
 _MOST = 4

@@ -17,7 +17,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
 
-RESERVATION = Area("reservation")
+RESERVATION = Area("reservation/reservation")
 RESERVE = "Documentation/mm/hugetlbfs_reserv.rst; mm/hugetlb.c hugetlb_reserve_pages()"
 CONSUME = "Documentation/mm/hugetlbfs_reserv.rst, Consuming Reservations; mm/hugetlb.c alloc_hugetlb_folio()"
 RELEASE = "Documentation/mm/hugetlbfs_reserv.rst, Freeing Huge Pages; mm/hugetlb.c hugetlb_vm_op_close()"

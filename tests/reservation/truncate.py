@@ -20,7 +20,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Came
 from hugepage_qa.sizes import GIB
 
-TRUNCATE = Area("truncate", uncleared=True)
+TRUNCATE = Area("reservation/truncate", uncleared=True)
 _ROUNDS = 30
 SHRINK = "ftruncate(2); mmap(2) SIGBUS; fs/hugetlbfs/inode.c hugetlb_vmtruncate(), remove_inode_hugepages()"
 ADVICE = "mm/readahead.c force_page_cache_ra(): hugetlbfs has no readahead; mm/hugetlb.c hugetlb_reserve_pages()"

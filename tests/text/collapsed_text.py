@@ -32,7 +32,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.text_program_build import BuiltText, Recipe
 from hugepage_qa.version import KernelVersion
 
-COLLAPSED = Area("text/collapsed", sizes=Sizes.ONCE)
+COLLAPSED = Area("text/collapsed-text", sizes=Sizes.ONCE)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 FILE_THP = "mm/Kconfig READ_ONLY_THP_FOR_FS; mm/huge_memory.c file_thp_enabled()"

@@ -14,7 +14,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.text_program_build import STEP, Recipe
 from hugepage_qa.sizes import MIB
 
-HUGETLB_TEXT = Area("text/hugetlb", sizes=Sizes.BUDDY)
+HUGETLB_TEXT = Area("text/hugetlb-text", sizes=Sizes.BUDDY)
 
 IN_PLACE = "mmap(2) MAP_FIXED; mm/hugetlb.c hugetlb_fault(), hugetlb_wp(); fs/hugetlbfs/inode.c hugetlbfs_file_mmap()"
 READ_EXECUTE = mmap.PROT_READ | mmap.PROT_EXEC

@@ -22,7 +22,13 @@ from hugepage_qa.qemu.lost_machine import MachineLost
 from hugepage_qa.qemu.nominal import nominal_machine
 
 #: areas that depend on which page sizes a CPU has; of the others one CPU of each kind of page table tells as much
-_BY_PAGE_SIZES = ("accounting/hugetlb-machine", "accounting/hugetlb-pool", "demote", "overcommit", "pool")
+_BY_PAGE_SIZES = (
+    "accounting/hugetlb-machine",
+    "accounting/hugetlb-pool",
+    "pool/demote",
+    "pool/overcommit",
+    "pool/pool",
+)
 #: of the time of a check: live cases find more in a second than boots, each of which is a machine of its own
 _BOOTS_SHARE = 0.25
 #: what the machines of a CPU take besides its cases, roughly

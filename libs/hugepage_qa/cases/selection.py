@@ -14,9 +14,9 @@ from hugepage_qa.sizes import format_size
 class Selection:
     """Cases by name, and page sizes in bytes; where none is named, all.
 
-    A name is that of a case (``grow-and-shrink``), the same with its area (``/pool/grow-and-shrink``), or that of one
-    result (``/pool/grow-and-shrink/2M``), and may be a pattern. A case that runs once is about no page size: no choice
-    of sizes leaves it out.
+    A name is that of a case (``grow-and-shrink``), the same with its area (``/pool/pool/grow-and-shrink``), or that of
+    one result (``/pool/pool/grow-and-shrink/2M``), and may be a pattern. A case that runs once is about no page size:
+    no choice of sizes leaves it out.
     """
 
     cases: tuple[str, ...] = ()

@@ -230,7 +230,7 @@ def _parent() -> Path:
     multiple=True,
     metavar="NAME",
     help="Only this case of the running machine, as results name it, with its area and page size or without"
-    " (grow-and-shrink, /pool/grow-and-shrink/2M); may be a pattern as of a shell. Repeatable.",
+    " (grow-and-shrink, /pool/pool/grow-and-shrink/2M); may be a pattern as of a shell. Repeatable.",
 )
 @click.option(
     "--size",

@@ -30,7 +30,7 @@ def find_change(
 ) -> None:
     """Tell between which of several kernels the case NAME changed its outcome.
 
-    NAME is a live case, as --case of check-kernel takes it (/pool/grow-and-shrink/2M), a boot case
+    NAME is a live case, as --case of check-kernel takes it (/pool/pool/grow-and-shrink/2M), a boot case
     (/order/six-parameters), either perhaps on another CPU (@qemu64), or an upstream report as of reproduce. The oldest
     and the newest kernel are tried, then the one in the middle of what is left. One that cannot be decided is passed
     over. Of a suite, only kernels that are tried are downloaded.

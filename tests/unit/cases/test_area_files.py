@@ -1,5 +1,6 @@
 """Which areas there are in the files below tests/, and what is no such file."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,12 @@ def test_without_tests_it_is_said_where_they_would_be(tmp_path: Path, monkeypatc
 
 def test_every_folder_of_live_cases_has_some() -> None:
     assert all(names(folder) for folder in area_files.LIVE)
+
+
+def test_an_area_is_called_as_its_file_is() -> None:
+    # what --area takes is how the names of its results begin; one file may have the areas of both versions of cgroups
+    directory = area_files.tests_directory()
+    for folder in (*area_files.LIVE, "guest"):
+        for file in sorted((directory / folder).glob("*.py")):
+            begin = f"{folder}/{file.stem.replace('_', '-')}"
+            assert all(re.fullmatch(rf"{begin}(?:[-/].+)?", area.name) for area in read_areas(file)), file

@@ -119,10 +119,10 @@ def names(made: KernelCheck) -> list[str]:
 
 
 def test_boots_come_first_then_live_cases_on_each_cpu(tmp_path: Path) -> None:
-    made = check(tmp_path, LiveWanted([area("pool")], seed=7), groups=("pool", "thp"), random=1)
+    made = check(tmp_path, LiveWanted([area("pool/pool")], seed=7), groups=("pool", "thp"), random=1)
     assert names(made) == [
         *("/pool/first", "/thp/first", "/random/7/0", "/random/7/1"),
-        *("/pool", "/pool@qemu64"),
+        *("/pool/pool", "/pool/pool@qemu64"),
     ]
     assert [told for told in TOLD if "with" in told] == ["3 machines with max: quiet", "3 machines with qemu64: quiet"]
     assert TOLD[-2:] == ["boots stopped", "machines stopped"]
@@ -135,8 +135,8 @@ def test_a_cpu_that_does_not_come_up_is_one_result_and_the_other_is_run(
 ) -> None:
     monkeypatch.setattr(FakeRun, "lost_with", cpu)
     monkeypatch.setattr(FakeRun, "lost_by", loss)
-    results = {result.name: result for result in check(tmp_path, LiveWanted([area("pool")])).run()}
-    assert set(results) == ({"/pool", "/pool@qemu64"} - {error.replace("machine", "pool")}) | {error}
+    results = {result.name: result for result in check(tmp_path, LiveWanted([area("pool/pool")])).run()}
+    assert set(results) == ({"/pool/pool", "/pool/pool@qemu64"} - {error.replace("machine", "pool/pool")}) | {error}
     assert results[error].verdict is verdict
     assert results[error].reason == f"{loss.value}: Kernel panic - not syncing: no init"
     assert results[error].evidence == "the serial console"
@@ -148,10 +148,11 @@ def test_a_cpu_that_the_emulator_does_not_have_is_a_skip_and_the_other_is_run(
 ) -> None:
     monkeypatch.setattr(FakeRun, "not_offered", "qemu64")
     results = {
-        result.name: (result.verdict, result.reason) for result in check(tmp_path, LiveWanted([area("pool")])).run()
+        result.name: (result.verdict, result.reason)
+        for result in check(tmp_path, LiveWanted([area("pool/pool")])).run()
     }
     skipped = (Verdict.SKIP, "qemu-kvm has no -cpu qemu64: it has others")
-    assert results == {"/pool": (Verdict.PASS, ""), "/machine@qemu64": skipped}
+    assert results == {"/pool/pool": (Verdict.PASS, ""), "/machine@qemu64": skipped}
 
 
 def test_without_live_cases_no_machine_is_kept(tmp_path: Path) -> None:
@@ -175,30 +176,30 @@ def test_without_a_number_as_many_machines_run_as_the_host_has_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_check, "machines_at_once", lambda memory: memory >> 30)
-    names(check(tmp_path, LiveWanted([area("pool")]), machines=None))
+    names(check(tmp_path, LiveWanted([area("pool/pool")]), machines=None))
     assert TOLD[0] == f"{sum(NODES) // GIB} machines with max: quiet"
 
 
 def test_results_are_counted_before_anything_runs(tmp_path: Path) -> None:
-    made = check(tmp_path, LiveWanted([area("pool")], operations=9), groups=("pool", "thp"), random=4)
+    made = check(tmp_path, LiveWanted([area("pool/pool")], operations=9), groups=("pool", "thp"), random=4)
     # 2 boots, 4 random ones on 2 CPUs; grow on 2M and 1G and once on 2 CPUs; random on 2M, and 1G which max alone has
     assert made.expected_results == 2 + 8 + 6 + 3
     assert TOLD == []
 
 
 def test_what_results_took_is_remembered_for_each_cpu(tmp_path: Path) -> None:
-    names(check(tmp_path, LiveWanted([area("pool")])))
+    names(check(tmp_path, LiveWanted([area("pool/pool")])))
     assert TOLD[1] == "took {}"
     assert sorted(file.name for file in (tmp_path / "durations").iterdir()) == ["x86_64-max.json", "x86_64-qemu64.json"]
     TOLD.clear()
     names(check(tmp_path, LiveWanted([area("thp")])))
-    assert TOLD[1] == "took {'/pool': 3.0}"
+    assert TOLD[1] == "took {'/pool/pool': 3.0}"
     kept = json.loads((tmp_path / "durations" / "x86_64-max.json").read_text())
-    assert kept == {"/pool": 3.0, "/thp": 3.0}
+    assert kept == {"/pool/pool": 3.0, "/thp": 3.0}
 
 
 def test_what_cases_took_on_machines_of_another_size_is_not_remembered(tmp_path: Path) -> None:
-    names(check(tmp_path, LiveWanted([area("pool")], nodes=(GIB,))))
+    names(check(tmp_path, LiveWanted([area("pool/pool")], nodes=(GIB,))))
     assert not (tmp_path / "durations").exists()
 
 
@@ -206,9 +207,9 @@ def test_where_time_is_short_each_group_and_each_cpu_has_its_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeMatrix, "cases", ("first", "second"))
-    assert names(check(tmp_path, LiveWanted([area("pool")]), groups=("pool", "thp"), within=600)) == [
+    assert names(check(tmp_path, LiveWanted([area("pool/pool")]), groups=("pool", "thp"), within=600)) == [
         *("/pool/first", "/thp/first", "/pool/second", "/thp/second"),
-        *("/pool", "/pool@qemu64"),
+        *("/pool/pool", "/pool/pool@qemu64"),
     ]
     assert [wanted.shortest_first for wanted in WANTED] == [True, True]
 
@@ -236,12 +237,12 @@ def test_boots_that_no_time_is_left_for_are_skips(tmp_path: Path, monkeypatch: p
 def test_a_memory_that_nobody_understands_only_costs_time(tmp_path: Path, text: str, took: dict[str, float]) -> None:
     (tmp_path / "durations").mkdir()
     (tmp_path / "durations" / "x86_64-max.json").write_bytes(text.encode("latin-1"))
-    assert len(names(check(tmp_path, LiveWanted([area("pool")])))) == 2
+    assert len(names(check(tmp_path, LiveWanted([area("pool/pool")])))) == 2
     assert TOLD[1] == f"took {took}"
 
 
 def test_who_stops_listening_ends_all(tmp_path: Path) -> None:
-    results = check(tmp_path, LiveWanted([area("pool")])).run()
+    results = check(tmp_path, LiveWanted([area("pool/pool")])).run()
     next(results)
     results.close()
     assert TOLD[-2:] == ["boots stopped", "machines stopped"]
@@ -252,7 +253,7 @@ def test_who_stops_listening_ends_all(tmp_path: Path) -> None:
     ("architecture", "selection", "named"),
     [
         ("x86_64", Selection(("none",)), "--case none"),
-        ("x86_64", Selection(("/pool/grow/16G",)), "--case /pool/grow/16G"),
+        ("x86_64", Selection(("/pool/pool/grow/16G",)), "--case /pool/pool/grow/16G"),
         ("x86_64", Selection(sizes=(64 * MIB,)), "--size 64M"),
         ("aarch64", Selection(sizes=(512 * MIB,)), "--size 512M"),
     ],
@@ -261,13 +262,13 @@ def test_what_nothing_has_is_refused_before_anything_runs(
     tmp_path: Path, architecture: str, selection: Selection, named: str
 ) -> None:
     with pytest.raises(InputError, match=named):
-        check(tmp_path, LiveWanted([area("pool")], selection), architecture=architecture)
+        check(tmp_path, LiveWanted([area("pool/pool")], selection), architecture=architecture)
     assert TOLD == []
 
 
 def test_what_one_cpu_has_is_not_refused(tmp_path: Path) -> None:
     for size in (16 * MIB, 2 * MIB):
-        wanted = LiveWanted([area("pool")], Selection(("grow",), (size,)))
+        wanted = LiveWanted([area("pool/pool")], Selection(("grow",), (size,)))
         assert len(names(check(tmp_path, wanted, architecture="ppc64le"))) == 2
 
 
@@ -275,5 +276,5 @@ def test_a_kernel_that_does_not_tell_its_base_pages_may_have_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeMatrix, "config", None)
-    wanted = LiveWanted([area("pool")], Selection(sizes=(512 * MIB,)))
+    wanted = LiveWanted([area("pool/pool")], Selection(sizes=(512 * MIB,)))
     assert check(tmp_path, wanted, architecture="aarch64").architecture == "aarch64"

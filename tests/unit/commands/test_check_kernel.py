@@ -234,9 +234,13 @@ def test_a_choice_of_cases_or_sizes_leaves_boots_out(run: Cli, image: Path, chec
     for arguments in (["--case", "*"], ["--size", "2M", "--size", "1G"], ["--area", "pool"]):
         assert wanted(run, checks, image, *arguments).groups == (), arguments
     assert checks[1].live.selection.sizes == (2 * MIB, GIB)
-    assert {"pool", "demote"} <= {area.name for area in checks[2].live.areas} < {area.name for area in live_areas()}
+    assert (
+        {"pool/pool", "pool/demote"}
+        <= {area.name for area in checks[2].live.areas}
+        < {area.name for area in live_areas()}
+    )
     assert wanted(run, checks, image, "--area", "boot", "--area", "pool/demote").groups
-    assert [area.name for area in checks[3].live.areas] == ["demote"]
+    assert [area.name for area in checks[3].live.areas] == ["pool/demote"]
     assert wanted(run, checks, image, "--area", "boot").live.areas == ()
 
 

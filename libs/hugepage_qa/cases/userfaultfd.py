@@ -211,6 +211,11 @@ class Userfault:
         words = self._memory.address + offset, source.address + offset, length, 0, 0
         return self.descriptor, *_request(self._actor, "copy", *words)
 
+    def copied(self, source: Memory, offset: int, length: int) -> tuple[int, int]:
+        """Copy as ``copying`` says; return errno, and what .copy tells: the bytes copied, or an error with a minus."""
+        value, (told,) = self._actor.result_with_buffers("ioctl", *self.copying(source, offset, length))
+        return -value, self._actor.uapi.unpack(_CALLS["copy"][1], told)[_COPY_DONE]
+
     def zero(self, page: int = 0, *, wakes: bool = True) -> None:
         """Fill a missing page with zeroes. Raises OSError."""
         self._ioctl("zeropage", self._memory.at(page), self._memory.size, 0 if wakes else _WAKES_NOBODY, 0)

@@ -8,18 +8,28 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import PRESENT, SWAPPED, WORD, Memory
 from hugepage_qa.cases.memory_policy import MOVES, bind, move_all
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import free_lazily, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
-from hugepage_qa.cases.thp_policy import advised, map_in_parts, set_policy, smaller_sizes
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.cases.thp_policy import (
+    advised,
+    base_pages,
+    huge_pages,
+    map_in_parts,
+    mapped_in_parts,
+    set_policy,
+    smaller_sizes,
+)
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_PAGEOUT
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 LATE_WRITES = Area("thp/late-writes", sizes=Sizes.ONCE)
 
 _NEW_VALUE = 77
+#: what is seen as dirty is passed over the first time, and may go to swap the next
+_RECLAIMS = 3
 _ORDERS = ("written, moved", "moved, written", "written, moved, back", "written, protected, moved")
 
 
@@ -58,6 +68,51 @@ def written_after_it_was_in_swap(live: Live) -> None:
     need_swap(live, 2 * pmd_size(live))
     for make in (_base_pages, _huge_page):
         _expect_written_kept(live, nodes, make, in_swap=True)
+
+
+@LATE_WRITES.case(
+    "what is written after MADV_FREE to base pages or a huge page of any size, mapped as a whole or in parts, is there"
+    " or in swap when it was reclaimed, with swap or without, and holds what was written; the rest holds what it held,"
+    " or zeroes",
+    "madvise(2) MADV_FREE; mm/rmap.c try_to_unmap_one(); mm/vmscan.c shrink_folio_list()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def written_and_reclaimed(live: Live) -> None:
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    parts = (0, base), (base, base), (size // 2, size // 2), (size - base, base), (0, size)
+    for has_swap in (False, True):
+        if has_swap:
+            need_swap(live, size)
+        for make, (start, length) in product((base_pages, huge_pages, mapped_in_parts), parts):
+            with live.about(f"{make.__name__}, {length} bytes at {start}, swap {has_swap}"):
+                _expect_kept(live, make(live), start, length)
+    set_policy(live, "madvise", pmd="never")
+    for (smaller, path), (start, length) in product(smaller_sizes(live)[-1:], parts):
+        live.set_knob(f"{path}/enabled", "always")
+        memory = advised(live)
+        memory.fill()
+        with live.about(f"pages of {smaller >> 10} kB, {length} bytes at {start}"):
+            _expect_kept(live, memory, start, length)
+
+
+def _expect_kept(live: Live, memory: Memory, start: int, length: int) -> None:
+    """Write a part of ``memory`` when nobody needs it any more, and expect that to be kept under reclaim; end it."""
+    _freed(live, memory)
+    memory.actor.fill(memory.address + start, length, WORD, _NEW_VALUE + start)
+    for _time in range(_RECLAIMS):
+        memory.advise(MADV_PAGEOUT)
+    base, entries = live.base_page, memory.whole_pagemap()
+    lost = sum(not entry & (PRESENT | SWAPPED) for entry in entries[start // base : (start + length) // base])
+    if lost:
+        # nothing is to be reclaimed from a kernel that has lost pages, nor compacted
+        live.fail("base pages that were written and are neither there nor in swap", 0, lost)
+    live.expect("words that were written and changed", 0, memory.wrong(start, length, _NEW_VALUE))
+    for first, rest in ((0, start), (start + length, memory.size - start - length)):
+        if rest:
+            others = rest // WORD - memory.actor.nonzero(memory.address + first, rest)
+            live.expect("words of the rest that are neither zero nor as before", others, memory.wrong(first, rest))
+    memory.actor.end()
 
 
 def _freed(live: Live, memory: Memory) -> None:

@@ -32,6 +32,7 @@ _WITHOUT_HUGE_PAGES = {
     "anything-done-to-shared-memory",
     "written-after-it-was-free",
     "written-after-it-was-in-swap",
+    "written-and-reclaimed",
     "largest-that-fits",
     "allocated-behind-the-end",
     "blocks-made-again",

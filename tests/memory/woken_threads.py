@@ -13,6 +13,7 @@ from hugepage_qa.cases.handled_pages import (
     addresses,
     huge_kinds,
     hugetlb_kinds,
+    marked_kinds,
     other_kinds,
 )
 from hugepage_qa.cases.live import Live
@@ -54,8 +55,10 @@ SLEEPS = (
 #: CPU time that another process takes meanwhile, and what a thread that does not sleep has in that time at least, on a
 #: machine with one CPU, too
 _OTHERS_SECONDS, _AWAKE_SECONDS = 0.2, 0.03
-#: a thread that is to wait has been told of long before, on a busy machine, too
-_WOKEN_SECONDS = 60.0
+#: a thread that is to wait has been told of long before, on a busy machine, too; one that has used a CPU for so long
+#: never waits, and is not to be left until the kernel tells of a stall
+_WOKEN_SECONDS, _SPUN_SECONDS = 60.0, 2.0
+_IS_WOKEN, _USES_A_CPU, _NEITHER = "who polls is woken", "the thread uses a CPU all the time", "neither"
 #: of a thread, in /proc/PID/task/TID/syscall (proc_pid_syscall() in fs/proc/base.c)
 _RUNNING = "running"
 
@@ -106,6 +109,24 @@ def asleep_for_hugetlb_pages(live: Live) -> None:
             _expect_asleep(live, watched)
         watched.memory.actor.end()
         live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
+
+
+@WOKEN.case(
+    "a thread that waits for a missing page that was protected before it was there, private or shared, sleeps, and goes"
+    " on when that page is filled, alone",
+    f"{SLEEPS}; mm/hugetlb.c hugetlb_no_page()",
+    since="5.19",
+    sizes=Sizes.BUDDY,
+    pages=2 * PAGES,
+)
+def of_protected_holes(live: Live) -> None:
+    for make in marked_kinds(live):
+        for expect in (_expect_asleep, _expect_woken_alone, _expect_told_once):
+            watched = make()
+            with live.about(watched.name):
+                expect(live, watched)
+            watched.memory.actor.end()
+            live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
 
 
 @WOKEN.case(ASLEEP, SLEEPS, since="5.19", sizes=Sizes.ONCE)
@@ -195,9 +216,10 @@ def _expect_asleep(live: Live, watched: Watched) -> None:
     for page in range(PAGES):
         live.expect("whether who polls is woken before there is a fault", False, poll.is_woken())
         actor.use(watched.memory.at(page), WORD_OF_A_THREAD, WORD_OF_A_THREAD)
-        if not live.host.last_look(poll.is_woken, bool, _WOKEN_SECONDS):
+        found = live.host.last_look(partial(_what_comes_of, live, actor, poll), _NEITHER.__ne__, _WOKEN_SECONDS)
+        if found != _IS_WOKEN:
             # whose waiting nobody is told of may not sleep either, and what follows would be waited for in vain
-            live.fail(f"whether who polls is woken by a fault of page {page}", True, False)
+            live.fail(f"what comes of a fault of page {page}", _IS_WOKEN, found)
         live.host.wait_until(lambda: _are_asleep(live, actor))
         before = _used_seconds(live, actor)
         other = live.actor()
@@ -210,6 +232,14 @@ def _expect_asleep(live: Live, watched: Watched) -> None:
         live.expect("what came of the access", [Came.DONE], [done.came for done in actor.stop(0)])
     live.expect("whether who polls is woken when all are handled", False, poll.is_woken())
     watched.fault.expect_nothing_told(live)
+
+
+def _what_comes_of(live: Live, actor: Actor, poll: "_EventPoll") -> str:
+    """Return what is seen of a fault so far: that ``poll`` is woken, or that the thread that has it does not wait."""
+    if poll.is_woken():
+        return _IS_WOKEN
+    longest = max(_used_seconds(live, actor).values(), default=0.0)
+    return _USES_A_CPU if longest >= _SPUN_SECONDS else _NEITHER
 
 
 def _used_seconds(live: Live, actor: Actor) -> dict[str, float]:

@@ -96,6 +96,22 @@ def hugetlb_kinds(live: Live, more: Feature = _NO_FEATURE) -> list[Callable[[], 
     return kinds + ([of_a_file] if Feature.MINOR_HUGETLBFS in offered else [])
 
 
+def marked_kinds(live: Live) -> list[Callable[[], Watched]]:
+    """Return makers of hugetlb pages that were protected before they were there, and are missing."""
+
+    def marked(*, shared: bool) -> Watched:
+        memory = live.map(PAGES, shared=shared)
+        source = live.map(1, memory.actor)
+        source.fill(_VALUE)
+        features = Feature.MISSING_HUGETLBFS | Feature.WP_HUGETLBFS_SHMEM
+        modes = Mode.MISSING | Mode.WRITE_PROTECTED
+        watched = _missing(f"missing and protected, shared {shared}", memory, source, features, modes)
+        watched.fault.write_protect(length=memory.length)
+        return watched
+
+    return [partial(marked, shared=shared) for shared in (False, True)]
+
+
 def other_kinds(live: Live, more: Feature = _NO_FEATURE) -> list[Callable[[], Watched]]:
     """Return makers of base pages: missing ones, which are handled in each way, protected ones, and those of a file."""
     offered = offered_features(live)
@@ -177,8 +193,8 @@ def huge_kinds(live: Live, more: Feature = _NO_FEATURE) -> list[Callable[[], Wat
     return [missing, *([protected, zeroes] if is_offered else [])]
 
 
-def _missing(name: str, memory: Memory, source: Memory, feature: Feature) -> Watched:
-    fault = Userfault(memory, Mode.MISSING, feature, waits=True)
+def _missing(name: str, memory: Memory, source: Memory, feature: Feature, modes: Mode = Mode.MISSING) -> Watched:
+    fault = Userfault(memory, modes, feature, waits=True)
     return Watched(name, memory, fault, Told.WRITE, lambda page, wakes: fault.copy(source, page, wakes=wakes))
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial, wraps
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.control_group import ControlGroup, Version, Watch, new_group
-from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, Watch, new_group
+from hugepage_qa.cases.fragmentation import compact_if_short, with_blocks
 from hugepage_qa.cases.group_memory import (
     IN_SWAP,
     USED,
@@ -25,12 +25,12 @@ from hugepage_qa.cases.group_memory import (
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, parts_out, swap_out, swap_to_a_device, swapped, zswap_knob
-from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_memory import free_lazily, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.proc_tables import read_mounts
-from hugepage_qa.kernel.uapi import MADV_PAGEOUT, MADV_POPULATE_WRITE
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MADV_PAGEOUT, MADV_POPULATE_WRITE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
@@ -42,6 +42,9 @@ DOC = "Documentation/admin-guide/cgroup-v2.rst"
 _PAGES = 6
 #: of the pages that a group has: what it may keep, what it may have in swap, and by how many base pages more
 _KEPT, _SWAPPED, _MORE = 4, 2, 5
+#: of many pages: how many base pages are to be had, and how many huge pages that may take. One of each node, and what
+#: is scanned of other lists besides, is the kernel's to take; that goes on for each priority, of which there are 13
+_MANY, _SOME, _FEW = 16, 32, 6
 _LOCALLY = "memory_localevents"
 _SWAPPINESS = "proc/sys/vm/swappiness"
 _PEAK = "memory.peak"
@@ -215,6 +218,58 @@ def reclaimed_on_request(live: Live, group: ControlGroup, above: ControlGroup) -
     live.expect_errno(errno.EAGAIN, above.write, "memory.reclaim", str(2 * _PAGES * memory.size))
     live.expect("memory that is there", memory.length, memory.smaps().rss)
     memory.expect_filled()
+
+
+@case(
+    "of many huge pages that nobody needs any more few are taken where the group is asked for some base pages, has a"
+    " limit that is lower by as many, or is charged for more at its limit: the others stay as they are",
+    f"{DOC} memory.reclaim, memory.high, memory.max; mm/vmscan.c do_try_to_free_pages()",
+    since="5.19",
+)
+def no_more_than_enough(live: Live, group: ControlGroup, _above: ControlGroup) -> None:
+    if with_blocks(live, pmd_size(live), _MANY).blocks < _MANY:
+        raise CannotRun(f"{_MANY} huge pages are not free at once")
+    for name, ask in _REQUESTS.items():
+
+        def taken(ask: Callable[[Live, ControlGroup, Memory], None] = ask) -> int:
+            memory = huge_pages_in(live, group, _MANY)
+            live.host.wait_until(partial(free_lazily, memory))
+            live.expect("LazyFree before", memory.length, memory.smaps().fields["LazyFree"])
+            ask(live, group, memory)
+            left = memory.smaps().fields["LazyFree"]
+            for limit in ("memory.high", "memory.max"):
+                group.write(limit, "max")
+            memory.actor.end()
+            return memory.length - left
+
+        # others may be short of memory, and have some of it taken
+        most = _FEW * pmd_size(live)
+        found = live.host.last_attempt(taken, most.__ge__)
+        live.expect(f"whether {found} bytes taken, {name}, are no more than {_FEW} huge pages", True, found <= most)
+
+
+def _asked_for(live: Live, group: ControlGroup, _memory: Memory) -> None:
+    group.write("memory.reclaim", str(_SOME * live.base_page))
+
+
+def _limited(live: Live, group: ControlGroup, _memory: Memory, *, name: str) -> None:
+    group.write(name, str(group.read_number(USED) - _SOME * live.base_page))
+
+
+def _charged(live: Live, group: ControlGroup, memory: Memory) -> None:
+    # more than a CPU may have been charged for ahead
+    more = map_aligned(live, 2 * CHARGED_AHEAD, live.base_page, actor=memory.actor, advice=MADV_NOHUGEPAGE)
+    group.write("memory.max", str(group.read_number(USED)))
+    more.fill()
+
+
+#: ways to have a little memory of a group reclaimed
+_REQUESTS: dict[str, Callable[[Live, ControlGroup, Memory], None]] = {
+    "when it is asked for some": _asked_for,
+    "for memory.high": partial(_limited, name="memory.high"),
+    "for memory.max": partial(_limited, name="memory.max"),
+    "for what is charged at memory.max": _charged,
+}
 
 
 @case(

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from hugepage_qa.cases.expectations import Expectations, Failed
+from hugepage_qa.cases.expectations import Expectations
 from hugepage_qa.cases.free_ranges import has_free_range
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pool_shortage import PoolShortage
 from hugepage_qa.cases.pool_view import NO_POOL, Counters, PoolView, read_counters, read_pool_view
-from hugepage_qa.cases.result import FRAGMENTED
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
@@ -21,25 +21,18 @@ from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
 from hugepage_qa.kernel.uapi import AT_FDCWD, HUGE_SHIFT, MAP_HUGETLB
-from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
+from hugepage_qa.machine.host import CannotRun, Host, ObservedTree, Shortage
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.oracle.architecture import Mmu, find_mmu
-from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
+from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.process.actor import Actor
-from hugepage_qa.sizes import MIB, format_size
 
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
-RESERVES = Rule(
-    "reserves-what-memory-allows",
-    "a write to nr_hugepages reserves that many pages where twice their memory is available, in blocks or movable",
-    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages()",
-)
-#: memory that must stay for the machine itself
-_MARGIN = 256 * MIB
 _ATTEMPTS = 3
+#: so long is no room made again for as many gigantic pages as there was none for
+_IN_VAIN_SECONDS = 60.0
 #: that others may take meanwhile
 _SPARE_BLOCKS = 8
 
@@ -163,6 +156,11 @@ class Live(Expectations):
         base = self._base_of(node)
         self.host.write(self.pool_file("nr_hugepages", node=node), f"{base.nr - base.surplus + pages}")
 
+    def _missing(self, pages: int, node: int | None) -> int:
+        """Return how many of ``pages`` persistent pages are not in the pool."""
+        pool = self.pool(node)
+        return pages - (pool.nr - pool.surplus)
+
     def reserve(self, pages: int, node: int | None = None, *, movable: bool = False) -> None:
         """Set nr_hugepages as ``set_nr`` does and make sure that the pages are there.
 
@@ -174,21 +172,25 @@ class Live(Expectations):
         memory = self._memory_available(node)
         for attempt in range(_ATTEMPTS):
             if attempt:
+                if self._was_short_of(pages, node):
+                    break
                 self.make_room()
             self.set_nr(pages, node)
-            pool = self.pool(node)
-            missing = pages - (pool.nr - pool.surplus)
+            missing = self._missing(pages, node)
             if missing <= 0:
                 return
+        else:
+            if self.is_gigantic:
+                self.host.shortages[self.size, node] = Shortage(pages, self.host.clock())
         has_blocks = self.free_blocks(node, self.size) >= missing + _SPARE_BLOCKS
         owed = movable or has_blocks
         if self.is_gigantic and (owed := has_free_range(self.host, self.size, node)):
             # others may have made it free since
             self.set_nr(pages, node)
-            if self.pool(node).nr - self.pool(node).surplus >= pages:
+            if self._missing(pages, node) <= 0:
                 return
             owed = has_free_range(self.host, self.size, node)
-        raise self._shortage(pages, missing, memory, owed)
+        raise self._shortage(pages, missing, memory, owed=owed)
 
     def overcommit(self, pages: int) -> None:
         """Let the pool grow by ``pages`` surplus pages. Raises Refused (EINVAL for gigantic pages before 6.19)."""
@@ -237,6 +239,14 @@ class Live(Expectations):
         of_node = None if node is None else f"{node_directories(self.host)[node]}/compact"
         self.host.write(of_node or "proc/sys/vm/compact_memory", "1")
 
+    def _was_short_of(self, pages: int, node: int | None) -> bool:
+        """Tell whether there was no room a moment ago for as many gigantic pages, or for fewer.
+
+        Kernels try range after range, and to make room takes as long as some cases do: all that need such pages would.
+        """
+        short = self.host.shortages.get((self.size, node)) if self.is_gigantic else None
+        return short is not None and pages >= short.pages and self.host.clock() - short.at < _IN_VAIN_SECONDS
+
     def _memory_available(self, node: int | None) -> int:
         if node is not None:
             return self.node_meminfo(node).get("MemFree", 0)
@@ -248,17 +258,9 @@ class Live(Expectations):
         zones = (zone for zone in read_free_blocks(self.host) if node is None or zone.node == node)
         return sum(count << at - order for zone in zones for at, count in enumerate(zone.counts) if at >= order)
 
-    def _shortage(self, pages: int, missing: int, memory: int, owed: bool) -> Exception:
-        needed = pages * self.size
-        size = format_size(self.size)
-        # no numbers that differ from case to case: a report shows one line for all that it kept out
-        if memory < 2 * needed + _MARGIN:
-            return CannotRun(f"memory is short: no pages of {size} and as much again for the machine itself are free")
-        if not owed:
-            lacks = f"range is free for a page of {size}" if self.is_gigantic else f"block is free for pages of {size}"
-            return CannotRun(f"{FRAGMENTED}: after compaction no {lacks}")
-        found = f"{pages - missing} with {memory >> 20} MiB available, after compaction"
-        return Failed(Difference(self.pool_file("nr_hugepages"), RESERVES, f"{pages} pages", found))
+    def _shortage(self, pages: int, missing: int, memory: int, *, owed: bool) -> Exception:
+        shortage = PoolShortage(self.size, self.is_gigantic, pages, missing, memory)
+        return shortage.error(self.pool_file("nr_hugepages"), owed=owed)
 
     # --- processes and memory ---
 

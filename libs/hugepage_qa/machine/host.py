@@ -71,6 +71,14 @@ class FileSystemUse:
         return (self.blocks - self.free_blocks) * self.block_size
 
 
+@dataclass(frozen=True)
+class Shortage:
+    """How many huge pages memory had no room for, when all had been done to make it, and when (``Host.clock``)."""
+
+    pages: int
+    at: float
+
+
 class Host:
     """The machine under test, as a case sees it; also a Tree for the readers in ``kernel``."""
 
@@ -79,6 +87,8 @@ class Host:
         self._unjudged_log: list[str] = []
         self.is_spoiled = False
         """Whether the kernel may break what comes next for what a known bug left: nothing more is to run on it."""
+        self.shortages: dict[tuple[int, int | None], Shortage] = {}
+        """Page size and node, None for all nodes -> what there was no room for last."""
 
     @property
     def backend(self) -> Backend:

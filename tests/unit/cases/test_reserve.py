@@ -1,10 +1,17 @@
 """A pool that does not grow is a failure where memory has the blocks for it, or can be put together, and only there."""
 
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
 import pytest
 from tests.unit.cases.still_machine import StillMachine, judge_on
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.result import Verdict
+from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.oracle.rules import Rule
+from hugepage_qa.sizes import GIB, MIB
 
 
 @pytest.mark.parametrize(
@@ -32,3 +39,45 @@ def test_a_pool_that_does_not_grow(blocks: int, available: int, movable: bool, v
     judgement = judge_on(StillMachine({"read": read}), act)
     assert judgement.verdict is verdict, judgement.reason
     assert reason in judgement.reason
+
+
+_RULE = Rule("a-rule", "what is judged here", "nowhere")
+
+
+def _fragmented(path: str) -> str | None:
+    text: str | None = StillMachine().perform("read", [path])
+    return "Node 0, zone   Normal 50000 0 0 0 0 0 0 0 0 0 0\n" if path == "proc/buddyinfo" else text
+
+
+_WITHOUT_RANGES: dict[str, Callable[..., Any]] = {
+    "read": _fragmented,
+    "start_actor": lambda: (0, 1),
+    "request": lambda _number, _text: ("errno 2", None),
+}
+
+
+@pytest.mark.parametrize(
+    ("size", "pages", "seconds", "rounds"),
+    [
+        (GIB, (2, 2), 30.0, 2),
+        (GIB, (2, 3), 30.0, 2),
+        # there may be room for fewer, or by now
+        (GIB, (2, 1), 30.0, 4),
+        (GIB, (2, 2), 90.0, 4),
+        # of a block that may come at any time
+        (2 * MIB, (2, 2), 30.0, 4),
+    ],
+)
+def test_room_for_gigantic_pages_is_not_made_again_where_there_was_none(
+    size: int, pages: tuple[int, int], seconds: float, rounds: int
+) -> None:
+    now = 0.0
+    written: list[str] = []
+
+    machine = StillMachine({**_WITHOUT_RANGES, "write": lambda path, _text: written.append(path), "clock": lambda: now})
+    host = Host(machine)
+    for asked in pages:
+        with ExitStack() as stack, pytest.raises(CannotRun):
+            Live(host, size, _RULE, stack).reserve(asked)
+        now += seconds
+    assert written.count("proc/sys/vm/compact_memory") == rounds

@@ -151,8 +151,19 @@ class Live(Expectations):
     def set_nr(self, pages: int, node: int | None = None) -> None:
         """Write nr_hugepages so that the pool has ``pages`` persistent pages above what was there. Raises OSError.
 
-        Without a node the base is that of the machine, with one that of the node.
+        Without a node the base is that of the machine, with one that of the node. Raises CannotRun where others have
+        taken all ranges for gigantic pages, such as one that the case has just given back.
         """
+        self._write_nr(pages, node)
+        if not (self.is_gigantic and self.host.has_others and self._missing(pages, node) > 0):
+            return
+        self.make_room()
+        self._write_nr(pages, node)
+        missing = self._missing(pages, node)
+        if missing > 0 and not has_free_range(self.host, self.size, node):
+            raise self._shortage(pages, missing, self._memory_available(node), owed=False)
+
+    def _write_nr(self, pages: int, node: int | None) -> None:
         base = self._base_of(node)
         self.host.write(self.pool_file("nr_hugepages", node=node), f"{base.nr - base.surplus + pages}")
 
@@ -175,7 +186,7 @@ class Live(Expectations):
                 if self._was_short_of(pages, node):
                     break
                 self.make_room()
-            self.set_nr(pages, node)
+            self._write_nr(pages, node)
             missing = self._missing(pages, node)
             if missing <= 0:
                 return
@@ -186,7 +197,7 @@ class Live(Expectations):
         owed = movable or has_blocks
         if self.is_gigantic and (owed := has_free_range(self.host, self.size, node)):
             # others may have made it free since
-            self.set_nr(pages, node)
+            self._write_nr(pages, node)
             if self._missing(pages, node) <= 0:
                 return
             owed = has_free_range(self.host, self.size, node)

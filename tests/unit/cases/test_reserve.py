@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,17 @@ _WITHOUT_RANGES: dict[str, Callable[..., Any]] = {
     "start_actor": lambda: (0, 1),
     "request": lambda _number, _text: ("errno 2", None),
 }
+
+
+@pytest.mark.parametrize(("has_others", "verdict"), [(True, Verdict.SKIP), (False, Verdict.FAIL)])
+def test_what_others_take_meanwhile_is_no_failure_to_grow_again(has_others: bool, verdict: Verdict) -> None:
+    def act(live: Live) -> None:
+        live.set_nr(2)
+        live.expect_pool(nr=2, free=2)
+
+    machine = StillMachine(_WITHOUT_RANGES)
+    machine.kind = replace(machine.kind, has_others=has_others)
+    assert judge_on(machine, act, GIB).verdict is verdict
 
 
 @pytest.mark.parametrize(

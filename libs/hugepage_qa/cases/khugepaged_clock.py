@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hugepage_qa.cases.khugepaged_sleep import await_sleep
+from hugepage_qa.cases.khugepaged_sleep import await_sleep, is_starved
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -67,7 +67,8 @@ def await_khugepaged(live: Live, is_done: Callable[[], bool], scans: int = SCANS
     """Wait until ``is_done``, or until ``scans`` full scans are over; return whether it is done.
 
     Raises Failed when khugepaged ends no scan, or too few, in the time that its own knobs give it for all, and
-    CannotRun when it ends too few where others may keep the processors busy: it has the lowest priority.
+    CannotRun when it ends too few where others may keep the processors busy: it has the lowest priority. One that ends
+    none there is seen to wait for a processor.
     """
     first = full_scans(live)
     seconds = _seconds(live, scans)
@@ -79,7 +80,7 @@ def await_khugepaged(live: Live, is_done: Callable[[], bool], scans: int = SCANS
             return is_done()
         live.host.pause(_PAUSE)
     ended = full_scans(live) - first
-    if ended and live.host.has_others:
+    if live.host.has_others and (ended or is_starved(live)):
         raise CannotRun(
             f"khugepaged ended {ended} of {scans} scans in {seconds:.0f} s: this machine is too busy for it"
         )

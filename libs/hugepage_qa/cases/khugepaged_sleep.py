@@ -7,12 +7,17 @@ import re
 from collections.abc import Callable
 
 from hugepage_qa.cases.live import Live
+from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 #: it waits for its next round, or for memory after a failed allocation (khugepaged_wait_work(),
 #: khugepaged_alloc_sleep()): what else it waits for while it works is not interruptible
 _SLEEPING = re.compile(r"^State:\tS\b.*^voluntary_ctxt_switches:\t(\d+)$", re.MULTILINE | re.DOTALL)
+#: it runs, or would
+_WORKING = re.compile(r"^State:\tR\b", re.MULTILINE)
 #: longer than it sleeps after a failed allocation, as ``quicken`` has it
 _PAUSE = 0.05
+#: who works and had a processor for less than half of this time has waited for one
+_LOOKS, _LOOK_SECONDS = 10, 2.0
 #: which starts all others of the kernel
 _FIRST_THREAD = "2"
 
@@ -35,6 +40,23 @@ def await_sleep(live: Live, seconds: float, is_done: Callable[[], bool] = lambda
         if now is not None and now == before:
             return
         before = now
+
+
+def is_starved(live: Live) -> bool:
+    """Tell whether khugepaged has work, and waits for a processor: it has the lowest priority of all."""
+    name = thread(live)
+    if name is None:
+        return False
+    before = _processor_seconds(live, name)
+    states = []
+    for _look in range(_LOOKS):
+        live.host.pause(_LOOK_SECONDS / _LOOKS)
+        states.append(_WORKING.search(live.host.read(f"proc/{name}/status") or ""))
+    return any(states) and _processor_seconds(live, name) - before < _LOOK_SECONDS / 2
+
+
+def _processor_seconds(live: Live, name: str) -> float:
+    return state_and_cpu_seconds(split_stat(live.host.read(f"proc/{name}/stat") or ""))[1]
 
 
 def shows_threads(live: Live) -> bool:

@@ -28,6 +28,8 @@ class Slow:
         self.kind = replace(X86_64, has_others=has_others)
         self._double = TextDouble(link)
         self._left = scans
+        #: what khugepaged does, and the share of the time in which it has a processor
+        self.state, self.share = "S", 0.0
         self.now = 0.0
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
@@ -41,6 +43,16 @@ class Slow:
             return None
         if arguments and arguments[0] == FULL_SCANS:
             self.now += 1
+        match operation, *arguments:
+            case "names", "proc":
+                return ["30"]
+            case "read", "proc/30/comm":
+                return "khugepaged\n"
+            case "read", "proc/30/status":
+                return f"State:\t{self.state}\nvoluntary_ctxt_switches:\t7\n"
+            case "read", "proc/30/stat":
+                ticks = round(100 * self.share * self.now)
+                return f"30 (khugepaged) {self.state} 2 0 0 0 -1 0 0 0 0 0 0 {ticks} 0 0 39 19 1\n"
         return self._double.perform(operation, arguments)
 
 
@@ -67,6 +79,18 @@ def test_a_khugepaged_that_does_not_run_is_at_fault_after_the_time_that_its_knob
 def test_one_that_is_slow_says_nothing_of_the_kernel_where_others_are_busy() -> None:
     with pytest.raises(CannotRun, match=r"ended 2 of 3 scans in 27 s: this machine is too busy"):
         wait(Slow(2, has_others=True))
+
+
+@pytest.mark.parametrize(
+    ("state", "share", "error"), [("R", 0.1, CannotRun), ("R", 0.9, Failed), ("S", 0.0, Failed), ("D", 0.0, Failed)]
+)
+def test_one_that_ends_no_scan_is_at_fault_unless_it_waits_for_a_processor(
+    state: str, share: float, error: type[Exception]
+) -> None:
+    machine = Slow(0, has_others=True)
+    machine.state, machine.share = state, share
+    with pytest.raises(error):
+        wait(machine)
 
 
 def test_one_that_stops_half_way_is_at_fault_where_nobody_else_is() -> None:

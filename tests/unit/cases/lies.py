@@ -19,8 +19,10 @@ from typing import Any
 from tests.unit.cases.recorded import Recorded, WithoutEvidence
 from tests.unit.cases.transcript import Diverged, Event, Key
 
+from hugepage_qa.cases.expectations import Failed
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.result import Result, Verdict
+from hugepage_qa.oracle.compare import Difference
 
 Lie = Callable[[Event], Event]
 Other = tuple[Event, Lie]
@@ -66,20 +68,31 @@ class LyingMachine(WithoutEvidence):
             return None if operation in _ENDS else self._at_last(operation, arguments)
 
     def _at_last(self, operation: str, arguments: Any) -> Any:
-        asked = (operation, list(arguments))
-        answers = [one["result"] for one in self._events if (one["operation"], one["arguments"]) == asked]
-        if not answers and operation == "request":
+        asked = list(arguments)
+        answer = self._last_event(operation, lambda one: one == asked)
+        if answer is None and operation == "request":
             # a process that is started then is the last one that was, whichever was asked for the same
-            others = [one for one in self._events if one["operation"] == operation]
-            answers = [one["result"] for one in others if one["arguments"][1:] == list(arguments)[1:]]
-        if not answers:
-            raise Diverged(f"{asked} was never recorded")
-        return answers[-1]
+            answer = self._last_event(operation, lambda one: one[1:] == asked[1:])
+        if answer is None:
+            raise Diverged(f"{operation} {asked} was never recorded")
+        return answer["result"]
+
+    def _last_event(self, operation: str, is_asked: Callable[[list[Any]], bool]) -> Event | None:
+        events = (one for one in reversed(self._events) if one["operation"] == operation)
+        return next((one for one in events if is_asked(one["arguments"])), None)
 
     def _answer(self, event: Event) -> Event:
         answer = self._lie(event) if self.lies else event
-        self.told += answer != event
+        self.told += answer is not event and answer != event
         return answer
+
+
+class _UpToTheFirst(list[Difference]):
+    """Ends a case with the first difference that it finds: it has failed then, whatever comes behind that."""
+
+    def append(self, difference: Difference) -> None:
+        super().append(difference)
+        raise Failed(difference)
 
 
 def lied_to(recorded: Recorded, lie: Lie) -> tuple[Result, int]:
@@ -87,11 +100,13 @@ def lied_to(recorded: Recorded, lie: Lie) -> tuple[Result, int]:
     machine = LyingMachine(recorded.events, lie)
 
     def act(live: Live) -> None:
+        live.differences = _UpToTheFirst()
         machine.lies = True
         try:
             recorded.case.act(live)
         finally:
             machine.lies = False
+            live.differences = [*live.differences]
 
     return recorded.judge(machine, replace(recorded.case, act=act)), machine.told
 

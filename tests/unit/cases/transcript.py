@@ -18,6 +18,8 @@ Key = tuple[str, ...]
 _LOOKS = {"read", "observe", "names", "kernel_option", "file_system", "new_kernel_log"}
 #: and those of what a driver is asked about a guest
 _LOOKS_AT_GUESTS = {"site", "state", "pid", "balloon", "free_pages", "page_sizes", "host_cells"}
+#: what comes behind the last event
+_NOTHING: Event = {"operation": None, "arguments": None}
 #: the clock of a replay goes on with what is waited, and a little each time that it is asked
 _WAITS = {"pause", "clock", "skip_kernel_log"}
 _TICK_SECONDS = 0.001
@@ -84,8 +86,7 @@ class Replay:
         if operation in _WAITS:
             return self._wait(operation, arguments)
         is_look = _is_look(operation, arguments)
-        event = self._look(operation, arguments) if is_look else self._act(operation, arguments)
-        event = self._falsify(event)
+        event = self._falsify(self._look(operation, arguments) if is_look else self._act(operation, arguments))
         if "errno" in event:
             raise OSError(event["errno"], os.strerror(event["errno"]))
         return event["result"]
@@ -107,11 +108,11 @@ class Replay:
         return self._seen[key]
 
     def _act(self, operation: str, arguments: Sequence[Any]) -> Event:
-        event = self._events[self._next] if self._next < len(self._events) else {}
-        recorded, asked = (event.get("operation"), event.get("arguments")), (operation, list(arguments))
+        event = self._events[self._next] if self._next < len(self._events) else _NOTHING
+        recorded, asked = event["arguments"], list(arguments)
         # a tuple within them is a list in a record
-        if recorded != asked and recorded != (operation, json.loads(json.dumps(asked[1]))):
-            raise Diverged(f"operation {self._next}: recorded {recorded}, asked for {asked}")
+        if event["operation"] != operation or (recorded != asked and recorded != json.loads(json.dumps(asked))):
+            raise Diverged(f"operation {self._next}: recorded {event['operation'], recorded}, asked {operation, asked}")
         self._next += 1
         self._stale = 0
         self._repeats = min(self._repeats + 1, _MOST_STALE) if self._is_repeat else 0
@@ -133,8 +134,9 @@ class Replay:
 
     def _look_ahead(self) -> None:
         """Collect what was seen until the next action."""
-        self._seen |= {key: events[-1] for key, events in self._ahead.items() if events}
-        self._ahead = {}
+        if self._ahead:
+            self._seen |= {key: events[-1] for key, events in self._ahead.items() if events}
+            self._ahead = {}
         while self._next < len(self._events):
             event = self._events[self._next]
             if _is_look(event["operation"], event["arguments"]):

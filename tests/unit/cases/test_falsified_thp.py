@@ -184,7 +184,8 @@ def test_the_huge_pages_of_every_process_are_looked_at(recorded: Recorded) -> No
             looks.setdefault(event["arguments"][0], []).append(index)
     assert looks
     for path, indices in looks.items():
-        assert any(_fails(recorded, index) for index in reversed(indices)), path
+        # of most it is the last look that the case judges, of many others the first
+        assert any(_fails(recorded, index) for index in (indices[0], *reversed(indices))), path
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=str)

@@ -163,7 +163,8 @@ def expect_marked(live: Live, memory: Memory, *closed: Bytes) -> None:
         found = [number for number, entry in zip(looked_at, entries, strict=True) if entry & WRITE_PROTECTED]
     else:
         looked_at, found = [*range(every)], protected_pages(memory)
-    wanted = [number for number in looked_at if any(start <= number * base < end for start, end in closed)]
+    marked = {number for start, end in closed for number in range(-(-start // base), -(-end // base))}
+    wanted = [number for number in looked_at if number in marked]
     live.expect("base pages that are closed", _told(wanted), _told(found))
 
 

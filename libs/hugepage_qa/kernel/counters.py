@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from hugepage_qa.kernel.tree import Tree, malformed
 from hugepage_qa.sizes import KIB
@@ -51,7 +52,9 @@ def vmstat_delta(before: Mapping[str, int], after: Mapping[str, int]) -> dict[st
     return {name: count - before[name] for name, count in after.items() if name in before}
 
 
-def _parse(text: str, path: str, form: re.Pattern[str], example: str) -> dict[str, re.Match[str]]:
+# whoever waits for a change, or has a record played, reads the same again and again
+@lru_cache(maxsize=128)
+def _parse(text: str, path: str, form: re.Pattern[str], example: str) -> Mapping[str, re.Match[str]]:
     """Return name -> line of a table of names and numbers. Raises InputError."""
     found: dict[str, re.Match[str]] = {}
     for number, line in enumerate(text.split("\n"), start=1):

@@ -26,6 +26,7 @@ from hugepage_qa.oracle.compare import Difference
 
 Lie = Callable[[Event], Event]
 Other = tuple[Event, Lie]
+_Lines = tuple[tuple[str, int], ...]
 
 COUNTERS = {
     "nr_hugepages": "HugePages_Total",
@@ -228,26 +229,29 @@ def unlike_answers(recorded: Recorded) -> Iterator[Other]:
     Alike are answers of one kind that the same lines ask for with the same verb. They are taken from all of the case:
     the first one, the last one, and between them.
     """
-    lines: dict[int, Key] = {}
+    told = [*other_answers(recorded)]
+    answers = {id(event) for event, _lie in told}
+    lines: dict[int, _Lines] = {}
 
     def look_back(event: Event) -> Event:
-        lines.setdefault(id(event), tuple(_lines_of_the_case()))
+        if id(event) in answers:
+            lines.setdefault(id(event), tuple(_lines_of_the_case()))
         return event
 
     lied_to(recorded, look_back)
-    alike: dict[tuple[Key, Key], list[Other]] = defaultdict(list)
-    for event, lie in other_answers(recorded):
+    alike: dict[tuple[_Lines, Key], list[Other]] = defaultdict(list)
+    for event, lie in told:
         if id(event) in lines:
             alike[lines[id(event)], _kind_of_answer(event)].append((event, lie))
     for others in alike.values():
         yield from _spread(others)
 
 
-def _lines_of_the_case() -> Iterator[str]:
+def _lines_of_the_case() -> Iterator[tuple[str, int]]:
     """Yield the lines that are being executed, from where the machine is asked to where a case begins."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and (frame.f_code.co_filename, frame.f_code.co_name) != (__file__, "act"):
-        yield f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
 
 

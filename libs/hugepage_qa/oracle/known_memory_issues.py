@@ -279,6 +279,18 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.NEW_GROUP_SHOWS_NUMBER,
+            summary="the limits of hugetlb of a new control group, which has none, read as 9223372036854771712, and "
+            "not as max or what a limit that was taken away reads as",
+            example="mkdir of a group of version 2: hugetlb.2MB.max is 9223372036854771712; max is written to it: max",
+            cause="hugetlb_cgroup_init() sets what counts as no limit within VM_BUG_ON(), which is not evaluated "
+            "without CONFIG_DEBUG_VM (page_counter: track failcnt only for legacy cgroups)",
+            since=KernelVersion(6, 15),
+            until=KernelVersion(7, 3),
+            fix="not identified: 6.18.44 has the bug; the sources of 7.3.4 set it apart from the warning",
+            seen="6.18.44; right on 6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.REMOVED_GROUP_OFF_NODES,
             summary="numa_stat of a control group has no node for the pages of a removed group below it, and falls "
             "below 0 when they are freed",

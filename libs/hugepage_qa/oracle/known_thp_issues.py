@@ -275,6 +275,18 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="not identified: 6.18.44 has the bug; the sources of 7.3.4 set track_failcnt for memory and swap, too",
         seen="6.18.44; right on 6.1.176, 6.12.117",
     ),
+    Quirk.HOLE_STAYS_DIRTY: KnownIssue(
+        quirk=Quirk.HOLE_STAYS_DIRTY,
+        summary="a hole with all that was dirty in a large folio of an ext4 leaves the rest of it counted as dirty by "
+        "cachestat(2), whatever writes the file back, though it is clean and can be dropped",
+        example="12 KiB of a file in folios of 2 MiB written and punched out, fsync(): nr_dirty is 509, not 0",
+        cause="no buffer of the folio is dirty any more, and the mark of the page cache that cachestat() counts is "
+        "left as it was; not traced further",
+        since=KernelVersion(6, 16),
+        until=KernelVersion(7, 3),
+        fix="not identified: 6.18.44 has the bug, 7.3.4 has not",
+        seen="6.18.44; right on 7.3.4",
+    ),
     Quirk.PRIVATE_SWAP_UNTOLD: KnownIssue(
         quirk=Quirk.PRIVATE_SWAP_UNTOLD,
         summary="smaps shows no swap of a file in a tmpfs that is mapped private and may be written",

@@ -1,0 +1,109 @@
+"""What of a process is resident, by kind: RssAnon, RssFile and RssShmem of status, and what statm tells of the same."""
+
+import os
+from collections.abc import Callable, Mapping
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import process_status
+from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import (
+    expect_mapped_whole,
+    let_only_pmd_inherit,
+    map_file,
+    map_start_of_file,
+    mount_tmpfs,
+    shared_base_pages,
+    shared_huge_pages,
+)
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+RESIDENT_BY_KIND = Area("accounting/resident-by-kind", sizes=Sizes.ONCE)
+
+_PAGES = 2
+_ANONYMOUS, _SHARED = {"RssAnon": _PAGES}, {"RssShmem": _PAGES}
+_KINDS = "RssAnon", "RssFile", "RssShmem"
+
+
+@RESIDENT_BY_KIND.case(
+    "huge pages and base pages of a process count as what they are, RssAnon or RssShmem, and as nothing else, and for a"
+    " private mapping of a file what it reads as the file's and what it writes as its own; VmRSS and statm are their"
+    " sum, and statm tells which of it files and shared memory have; nothing is left of what is unmapped",
+    "Documentation/filesystems/proc.rst RssAnon, RssFile, RssShmem, statm; fs/proc/task_mmu.c task_mem(), task_statm()",
+)
+def each_kind_for_itself(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for make, expected in _MADE.items():
+        memory = make(live, _PAGES)
+        with live.about(make.__name__.strip("_").replace("_", " ")):
+            _expect_resident(live, memory, expected)
+            memory.unmap()
+            _expect_resident(live, memory, {})
+        memory.actor.end()
+
+
+def _expect_resident(live: Live, memory: Memory, expected: Mapping[str, int]) -> None:
+    """Expect what ``memory``'s process has of each kind, in huge pages: kind -> how many; actors have little else.
+
+    CPUs or threads add up some base pages later: in huge pages all places have to agree.
+    """
+
+    def huge(size: int) -> int:
+        return (size + memory.size // 2) // memory.size
+
+    sizes = process_status(live, memory.actor).sizes
+    for kind in _KINDS:
+        live.expect(kind, expected.get(kind, 0), huge(sizes[kind]))
+    live.expect("VmRSS", sum(expected.values()), huge(sizes["VmRSS"]))
+    statm = (ObservedTree(live.host).read(f"proc/{memory.actor.pid}/statm") or "").split()
+    if len(statm) < len(("size", "resident", "shared")):
+        live.fail("statm", "seven numbers", statm)
+    resident, shared = (huge(int(pages) * live.base_page) for pages in statm[1:3])
+    live.expect("resident of statm", sum(expected.values()), resident)
+    live.expect("shared of statm", expected.get("RssShmem", 0), shared)
+
+
+def _huge_pages_of_a_file(live: Live, pages: int) -> Memory:
+    memory = map_start_of_file(live, f"{mount_tmpfs(live, 'always')}/file", pages)
+    memory.fill()
+    expect_mapped_whole(live, memory, pages)
+    return memory
+
+
+def _private_mapping(live: Live, pages: int, use: Callable[[Memory], object]) -> Memory:
+    path = f"{mount_tmpfs(live, 'always')}/file"
+    shared = map_start_of_file(live, path, pages)
+    shared.fill()
+    actor = live.actor()
+    memory = map_file(live, actor, live.open(actor, path, os.O_RDWR), pages, shared=False)
+    use(memory)
+    return memory
+
+
+def _private_mapping_that_is_read(live: Live, pages: int) -> Memory:
+    return _private_mapping(live, pages, Memory.expect_filled)
+
+
+def _private_mapping_that_is_written(live: Live, pages: int) -> Memory:
+    return _private_mapping(live, pages, Memory.fill)
+
+
+_MADE: Mapping[Callable[[Live, int], Memory], Mapping[str, int]] = {
+    huge_pages: _ANONYMOUS,
+    mapped_in_parts: _ANONYMOUS,
+    base_pages: _ANONYMOUS,
+    shared_huge_pages: _SHARED,
+    shared_base_pages: _SHARED,
+    _huge_pages_of_a_file: _SHARED,
+    _private_mapping_that_is_read: _SHARED,
+    _private_mapping_that_is_written: _ANONYMOUS,
+}
+
+
+class ResidentByKind(LiveTest):
+    def test_resident_by_kind(self) -> None:
+        self.run_area(RESIDENT_BY_KIND)

@@ -1,7 +1,7 @@
 """PAGEMAP_SCAN of memory of many kinds, by masks, ranges and limits that are drawn, and what it tells as written."""
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from itertools import product
 from operator import or_
@@ -12,11 +12,18 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pagemap_scan import Is, Masks, Region, Scan, scan_with, told_as_written, track_writes
+from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Masks, Region, Scan, scan_with, told_as_written, track_writes
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mapped_huge, mount_tmpfs, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    let_only_pmd_inherit,
+    mapped_huge,
+    mount_tmpfs,
+    need_blocks,
+    pmd_size,
+    shared_base_pages,
+)
 from hugepage_qa.cases.thp_policy import base_pages, expect_huge_zeroes, huge_pages, mapped_in_parts
-from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
@@ -45,6 +52,21 @@ _ASKED_FOR_WRITTEN = (
     Masks(_NOTHING, Is.PRESENT, _NOTHING, _ALL),
     Masks(_NOTHING, _NOTHING, Is.SWAPPED | Is.FILE, Is.WRITTEN),
 )
+#: what of tracked memory is protected: what is written, alone or with what else it is or is not
+_CHOSEN_TO_PROTECT = (
+    Masks(_NOTHING, Is.WRITTEN, _NOTHING, Is.WRITTEN),
+    Masks(_NOTHING, Is.WRITTEN | Is.FILE, _NOTHING, Is.WRITTEN),
+    Masks(Is.FILE, Is.WRITTEN | Is.FILE, _NOTHING, Is.WRITTEN),
+    Masks(Is.PRESENT, Is.PRESENT, _NOTHING, Is.WRITTEN),
+    Masks(_NOTHING, Is.WRITTEN, Is.HUGE | Is.SWAPPED, Is.WRITTEN),
+)
+#: what makes written memory, and what it is
+_TRACKED: Mapping[Callable[[Live], Memory], Is] = {
+    huge_pages: Is.PRESENT | Is.HUGE,
+    mapped_in_parts: Is.PRESENT,
+    base_pages: Is.PRESENT,
+    shared_base_pages: Is.PRESENT | Is.FILE,
+}
 
 
 @SCANNED_BY_MASKS.case(
@@ -134,6 +156,33 @@ def tracked_hugetlb_pages(live: Live) -> None:
             _expect_told_where_tracked(live, memory, memory.part(page))
         memory.actor.end()
     live.expect_pool(nr=2, free=2)
+
+
+@SCANNED_BY_MASKS.case(
+    "a scan that protects does so with what its masks choose and nothing else, whether it has room to tell of it or is"
+    " asked to tell nothing: of huge pages, whole or in parts, base pages and shared ones; the rest stays written",
+    "Documentation/admin-guide/mm/pagemap.rst PM_SCAN_WP_MATCHING: the pages of interest; fs/proc/task_mmu.c"
+    " pagemap_scan_pmd_entry(), pagemap_scan_thp_entry()",
+    since="6.7",
+)
+def protected_as_chosen(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    for make, masks, regions in product(_TRACKED, _CHOSEN_TO_PROTECT, (_MOST_REGIONS[-1], 0)):
+        memory = make(live)
+        track_writes(memory)
+        kind = _TRACKED[make]
+        is_chosen = masks.tell(kind | Is.WRITTEN)
+        scan_with(live, memory, masks, 0, memory.length, do=PROTECT, regions=regions)
+        with live.about(f"{make.__name__.replace('_', ' ')}, {masks}, {'told' if regions else 'nothing told'}"):
+            everything = memory.length // live.base_page
+            known = {Quirk.SCAN_PROTECTS_OTHERS: everything} if not regions and Is.HUGE not in kind else None
+            found = len(protected_pages(memory))
+            live.expect("base pages that are protected", everything if is_chosen else 0, found, known)
+            written = [] if is_chosen else [Region(0, memory.length, Is.WRITTEN)]
+            live.expect("what is written then", written, told_as_written(live, memory))
+            memory.expect_filled()
+        memory.actor.end()
 
 
 def _expect_told_where_tracked(live: Live, memory: Memory, part: Memory) -> None:

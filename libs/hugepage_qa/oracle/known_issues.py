@@ -86,6 +86,7 @@ class Quirk(Enum):
     UNREGISTER_ENDS_PROTECTION = "unregister-ends-protection"
     GIVEN_BACK_UNTOLD = "given-back-untold"
     SCAN_PASSES_OVER_PAGES = "scan-passes-over-pages"
+    SCAN_PROTECTS_OTHERS = "scan-protects-others"
     CLOSED_GIGANTIC_PAGE_READ = "closed-gigantic-page-read"
     CLOSED_USERFAULTFD_PROTECTS = "closed-userfaultfd-protects"
     BUFFER_PAGE_COUNTED_AGAIN = "buffer-page-counted-again"

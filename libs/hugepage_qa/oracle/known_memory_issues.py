@@ -110,6 +110,16 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.12.117, 6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.SCAN_PROTECTS_OTHERS,
+            summary="a PAGEMAP_SCAN that protects and tells nothing protects all base pages, whatever its masks "
+            "choose: who looks for what was written is not told of the others",
+            example="4 MiB of written anonymous memory, asked to protect what is written and of a file, without vec: "
+            "none is, and all 1024 pages are protected; with vec, or of huge pages, none",
+            cause="the fast path for exclusive protection in pagemap_scan_pmd_entry() looks at no mask (52526ca7fdb9)",
+            since=KernelVersion(6, 7),
+            seen="6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.CLOSED_GIGANTIC_PAGE_READ,
             summary="process_vm_readv(2) reads a page of 1G that UFFDIO_RWPROTECT closed, and nobody is told",
             example="a page of 1G, UFFDIO_RWPROTECT with UFFD_FEATURE_SIGBUS: its process gets SIGBUS, and another one "

@@ -48,8 +48,8 @@ _NUMBERS = {name: number for name, (number, _layout) in _CALLS.items()} | {"wake
 _COPY_DONE = _MOVE_DONE = 4
 # UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES
 _HOLES_MOVE = 2
-# UFFDIO_COPY_MODE_WP
-_COPY_PROTECTED = 2
+# UFFDIO_COPY_MODE_WP, UFFDIO_CONTINUE_MODE_WP
+_FILLED_PROTECTED = 2
 #: UFFDIO_*_MODE_DONTWAKE, and those of UFFDIO_WRITEPROTECT and UFFDIO_RWPROTECT, which are another bit
 _WAKES_NOBODY, _PROTECTION_WAKES_NOBODY = 1, 2
 
@@ -183,7 +183,7 @@ class Userfault:
         to be read, until it may be written. Who waits for the page goes on unless it ``wakes`` nobody.
         """
         size = self._memory.size if length is None else length
-        mode = (_COPY_PROTECTED if protected else 0) | (0 if wakes else _WAKES_NOBODY)
+        mode = (_FILLED_PROTECTED if protected else 0) | (0 if wakes else _WAKES_NOBODY)
         words = self._ioctl("copy", self._memory.at(page) + offset, source.address + offset, size, mode, 0)
         return words[_COPY_DONE]
 
@@ -248,10 +248,13 @@ class Userfault:
         argument = self._actor.uapi.pack(_SWITCHED, enable, disable)
         self._actor.call("ioctl", self.descriptor, self._actor.uapi.iow(_API, _SET_MODE, len(argument)), argument)
 
-    def go_on(self, *, offset: int = 0, length: int | None = None, wakes: bool = True) -> None:
-        """Map a page, or ``length`` bytes, from ``offset`` on, which the file has (UFFDIO_CONTINUE). Raises OSError."""
+    def go_on(self, *, offset: int = 0, length: int | None = None, protected: bool = False, wakes: bool = True) -> None:
+        """Map a page, or ``length`` bytes, from ``offset`` on, which the file has (UFFDIO_CONTINUE). Raises OSError.
+
+        What is ``protected`` is there to be read, until it may be written.
+        """
         size = self._memory.size if length is None else length
-        mode = 0 if wakes else _WAKES_NOBODY
+        mode = (_FILLED_PROTECTED if protected else 0) | (0 if wakes else _WAKES_NOBODY)
         self._ioctl("continue", self._memory.address + offset, size, mode, 0)
 
     def await_fault(self, live: Live) -> PageFault:

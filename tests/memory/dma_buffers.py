@@ -13,10 +13,11 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import expect_mapped_whole, let_only_pmd_inherit, map_start, pmd_size
+from hugepage_qa.cases.thp_memory import expect_mapped_whole, let_only_pmd_inherit, map_file, map_start, pmd_size
+from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.cases.udmabuf import DeviceBuffer, Part, create_buffer, map_buffer, open_device
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE
+from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -214,6 +215,49 @@ def _expect_buffers_of_shared_memory(
     actor.end()
 
 
+@BUFFERS.case(
+    "a buffer of shared memory that fallocate(2) allocated and nobody has used, in huge pages or in base pages, is"
+    " of zeroes, whatever others had there before, and what is written to it is what the file holds, read or mapped",
+    "fallocate(2), what did not contain data is initialized to zero; mm/gup.c memfd_pin_folios(); mm/shmem.c"
+    " shmem_fallocate(), shmem_get_folio_gfp()",
+    sizes=Sizes.ONCE,
+)
+def allocated(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    for is_huge, parts in product((True, False), _parts(live, pmd_size(live))):
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", "always" if is_huge else "never")
+        with live.about(f"huge {is_huge}, parts {parts}"):
+            _expect_buffers_of_allocated(live, parts, is_huge=is_huge)
+
+
+def _expect_buffers_of_allocated(live: Live, parts: Sequence[tuple[int, int]], *, is_huge: bool) -> None:
+    actor, size, pages = live.actor(), pmd_size(live), _PAGES if is_huge else 0
+    device = open_device(live, actor)
+    with_blocks(live, size, pages)
+    used = advised(live, _PAGES, MADV_HUGEPAGE if is_huge else MADV_NOHUGEPAGE)
+    used.fill()
+    used.actor.end()
+    file = HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", os.MFD_ALLOW_SEALING))
+    actor.call("fallocate", file.descriptor, 0, 0, _PAGES * size)
+    file.seal(fcntl.F_SEAL_SHRINK)
+    buffer = _buffer(file, device, parts)
+    dirty, ends = actor.nonzero(buffer.address, buffer.length), _ends(parts)
+    for place, _in_file in ends:
+        actor.write(buffer.address + place, _VALUE)
+    read = [live.host.uapi.unpack("Q", file.read(place, WORD))[0] for _in_buffer, place in ends]
+    memory = map_file(live, actor, file.descriptor, _PAGES)
+    mapped = [actor.read(memory.address + place) for _in_buffer, place in ends]
+    # what fallocate(2) leaves as it is gets cleared at the first access through the file
+    nothing = [0] * len(ends)
+    subject = "words of the buffer that are not zero, and what is read and mapped of what was written to it"
+    wanted, lost = (0, [_VALUE] * len(ends), [_VALUE] * len(ends)), (dirty, nothing, nothing)
+    live.expect(subject, wanted, (dirty, read, mapped), {Quirk.BUFFER_NOT_CLEARED: lost})
+    memory.fill()
+    expect_mapped_whole(live, memory, pages, f"huge {is_huge}")
+    _expect_the_same(live, memory, buffer, parts)
+    actor.end()
+
+
 def _parts(live: Live, size: int) -> list[list[tuple[int, int]]]:
     """Return parts of which buffers are made, from byte to byte: alone, and several, in other orders, some twice."""
     base, most = live.base_page, min(size, _MOST)
@@ -226,6 +270,15 @@ def _parts(live: Live, size: int) -> list[list[tuple[int, int]]]:
         [(whole - most, whole)],
         [(2 * size, 2 * size + base), (0, 2 * base), (size - 2 * base, size + base), (0, base)],
     ]
+
+
+def _ends(parts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return where a buffer of ``parts`` has the first and the last word of each, and where the file has them."""
+    ends, at = list[tuple[int, int]](), 0
+    for start, end in parts:
+        ends += [(at, start), (at + end - start - WORD, end - WORD)]
+        at += end - start
+    return ends
 
 
 def _sealed_file(live: Live) -> tuple[HugeFile, int]:

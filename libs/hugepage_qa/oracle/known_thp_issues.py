@@ -365,4 +365,15 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(7, 3),
         seen="7.3.4",
     ),
+    Quirk.BUFFER_NOT_CLEARED: KnownIssue(
+        quirk=Quirk.BUFFER_NOT_CLEARED,
+        summary="a buffer of /dev/udmabuf of what fallocate() allocated of shared memory shows what others had there "
+        "before, and what is written to it is lost at the first access through the file",
+        example="16 MiB of a memfd, fallocate(), UDMABUF_CREATE: with init_on_alloc=0 up to 16 MiB of what ended "
+        "processes wrote; 3 is written to the buffer, the file is mapped and read: both have 0",
+        cause="memfd_pin_folios() takes the folios that it finds, though fallocate() leaves them as they are, not "
+        "uptodate, until somebody accesses them (89c1905d9c14)",
+        since=KernelVersion(6, 11),
+        seen="6.12.117, 7.3.4",
+    ),
 }

@@ -31,6 +31,7 @@ LISTS = {
     "linux-kernel@vger.kernel.org",
     "cgroups@vger.kernel.org",
     "linuxppc-dev@lists.ozlabs.org",
+    "dri-devel@lists.freedesktop.org",
 }
 SECTIONS = ["What happens", "Reproducer", "Cause", "Effect", "Suggested fix"]
 

@@ -6,6 +6,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
     Mode,
     run_on,
@@ -16,6 +17,8 @@ from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -28,6 +31,8 @@ POLICY = f"{HUGETLB_DOC} Interaction of Task Memory Policy with Huge Page Alloca
 _SYSCTL, _SYSCTL_WITH_POLICY = "proc/sys/vm/nr_hugepages", "proc/sys/vm/nr_hugepages_mempolicy"
 #: pages for which other nodes have room when two of them are to be there for sure: others may take one
 _ROOM = 3
+#: persistent pages of a node beside a surplus page of another one: of two that are freed each node gives one
+_BESIDE_SURPLUS = 3
 #: modes that choose among several nodes, and the first kernel that has each (set_mempolicy(2), fa3bea4e1f82)
 _OF_SEVERAL = {
     Mode.BIND: KernelVersion(2, 6),
@@ -272,6 +277,78 @@ def a_page_that_is_given_up_is_surplus_on_its_node(live: Live) -> None:
         memory.expect_filled()
         memory.unmap()
         live.set_nr(0)
+
+
+@POOLS.case(
+    "an emptied pool has none but surplus pages on each node, at once or page by page, when one is a surplus page that"
+    " is reserved and that nobody has touched; all are persistent, and each node has what is asked for there, when it"
+    " grows again",
+    f"{PER_NODE} surplus_hugepages; {HUGETLB_DOC} Caveat: shrinking; mm/hugetlb.c remove_pool_hugetlb_folio(),"
+    " adjust_pool_surplus()",
+    sizes=Sizes.BUDDY,
+    nodes=2,
+)
+def a_reserved_surplus_page_of_a_shrinking_pool(live: Live) -> None:
+    _require_no_page(live)
+    _need_nodes_that_stay_whole(live)
+    for node, counts in product(live.nodes, ((0,), range(_BESIDE_SURPLUS - 1, -1, -1))):
+        memory = _reserved_surplus(live, node)
+        live.expect_pool(nr=1, free=1, resv=1, surplus=1)
+        home = next((each for each in live.nodes if live.pool(each).surplus), node)
+        other = next(each for each in live.nodes if each != home)
+        # Linux 6.1 gives a node as many more as there are surplus pages
+        live.set_nr(_BESIDE_SURPLUS, other)
+        if live.pool(other).nr < _BESIDE_SURPLUS:
+            raise CannotRun(f"node {other} has no room for {_BESIDE_SURPLUS} pages")
+        for count in counts:
+            live.set_nr(count)
+        try:
+            with live.about(f"surplus on node {home}, nr_hugepages is {', '.join(map(str, counts))}"):
+                _expect_surplus_alone(live, home)
+        finally:
+            # where a node has more surplus pages than pages, all its memory would be taken when it is put back
+            live.set_nr(live.pool().nr)
+        for each in live.nodes:
+            pages = live.pool(each).nr
+            live.expect_pool(node=each, nr=pages, free=pages)
+        for each in live.nodes:
+            live.set_nr(2, each)
+            live.expect_pool(node=each, nr=2, free=2)
+        live.expect_pool(nr=2 * len(live.nodes), free=2 * len(live.nodes), resv=1)
+        memory.actor.end()
+        live.set_nr(0)
+        live.expect_pool(nr=0, free=0)
+
+
+def _need_nodes_that_stay_whole(live: Live) -> None:
+    """Raise CannotRun where others have the machine and this kernel may count more surplus pages than pages."""
+    issue = POOL_ISSUES[Quirk.SURPLUS_FREED_AS_PERSISTENT]
+    if issue.applies_to(live.kernel_version) and not live.host.is_thrown_away():
+        raise CannotRun(
+            f"{issue.quirk.value}, a known bug of this kernel, could take all memory of a node: a throwaway machine can"
+            " judge it"
+        )
+
+
+def _reserved_surplus(live: Live, node: int) -> Memory:
+    """Return memory of one page that nobody has touched; the kernel may take the page from another node."""
+    live.let_grow(1, node)
+    actor = live.actor()
+    if processors := read_nodes(live.host).each[node].cpus:
+        run_on(actor, processors)
+    set_policy(actor, Mode.BIND, [node])
+    return live.map(1, actor)
+
+
+def _expect_surplus_alone(live: Live, home: int) -> None:
+    """Expect free pages of every node to be surplus, one of ``home`` too, and one to be reserved."""
+    pages = live.pool().nr
+    live.expect("pages that are there for what is reserved", True, pages >= 1)
+    live.expect_pool(nr=pages, free=pages, resv=1, surplus=pages)
+    for node in sorted(live.nodes, key=lambda each: each != home):
+        pages = live.pool(node).nr
+        gone = {Quirk.SURPLUS_FREED_AS_PERSISTENT: {"surplus": 1}} if node == home and not pages else None
+        live.expect_pool(node=node, nr=pages, free=pages, surplus=pages, known=gone)
 
 
 @POOLS.case(

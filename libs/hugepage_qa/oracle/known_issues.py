@@ -65,6 +65,7 @@ class Quirk(Enum):
     SUBPOOL_RESERVE_NOT_USED = "subpool-reserve-not-used"
     SUBPOOL_RESERVE_AVOIDED = "subpool-reserve-avoided"
     RESERVED_SURPLUS_FREED = "reserved-surplus-freed"
+    SURPLUS_FREED_AS_PERSISTENT = "surplus-freed-as-persistent"
     UNMAP_RESERVES_PAGE_IN_USE = "unmap-reserves-page-in-use"
     MOVE_FORGETS_RESERVATION = "move-forgets-reservation"
     MOVE_LENGTH_TRUNCATED = "move-length-truncated"

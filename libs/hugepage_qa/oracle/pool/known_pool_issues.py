@@ -124,6 +124,21 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.192, 6.12.107, 6.18.44, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.SURPLUS_FREED_AS_PERSISTENT,
+            summary="a pool that shrinks may free a surplus page that is reserved as if it were persistent: its node "
+            "has one surplus page more than pages then, and whatever is written to nr_hugepages of that node takes all "
+            "its memory",
+            example="mmap() has reserved a surplus page of node 0, node 1 has 3 persistent pages, nr_hugepages is set "
+            "to 0: node 0 has nr 0 and surplus 1, node 1 nr 2 and surplus 1; 1 written to nr_hugepages of node 0 then "
+            "takes 2940 pages of 2M, all that 6 GiB have. Which node gives its page first goes in turns: with 2 pages "
+            "on node 1, of which 1 is freed, it need not be node 0",
+            cause="remove_pool_hugetlb_folio() takes any free page of a node, also when it is to take persistent ones, "
+            "and set_max_huge_pages() subtracts what a node has of surplus from its pages, both unsigned and of 32 "
+            "bits. mmap() reserves surplus pages since 2.6.24",
+            since=KernelVersion(2, 6, 24),
+            seen="6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.UNMAP_RESERVES_PAGE_IN_USE,
             summary="a page that the owner of a private mapping unmaps while a forked process has it is reserved for "
             "nobody",

@@ -45,11 +45,23 @@ def await_merged(live: Live, memory: Memory, count: Callable[[], int], pages: in
 
     live.host.wait_until(is_over, _SCAN_SECONDS)
     found, scans = count(), _full_scans(live) - first
-    if found != wanted and scans < _SCANS:
+    if found != wanted:
+        _expect_scanned(live, scans)
+    return found
+
+
+def await_full_scans(live: Live) -> None:
+    """Wait until ksmd has had its time, whatever it has to merge. Raises as ``await_merged`` does."""
+    first = _full_scans(live)
+    live.host.wait_until(lambda: _full_scans(live) - first >= _SCANS, _SCAN_SECONDS)
+    _expect_scanned(live, _full_scans(live) - first)
+
+
+def _expect_scanned(live: Live, scans: int) -> None:
+    if scans < _SCANS:
         if not live.host.has_others:
             live.fail(f"{DIRECTORY}/full_scans", f"{_SCANS} scans more", f"{scans} in {_SCAN_SECONDS:.0f} s")
         raise CannotRun(f"ksmd did not scan all memory {_SCANS} times in {_SCAN_SECONDS:.0f} s")
-    return found
 
 
 def shared_frames(memory: Memory, other: Memory) -> int:

@@ -1,7 +1,9 @@
 """Large folios of files, as ext4, XFS, btrfs and tmpfs have them: what files hold through all that changes them."""
 
 import errno
+import mmap
 import signal
+from collections.abc import Callable, Sized
 from functools import partial
 from itertools import product
 
@@ -37,6 +39,17 @@ _PIECE = 64 * KIB
 _READ_WHOLE = ("ext4", "xfs")
 #: newer kernels read no more of a larger huge page
 _BROUGHT = 2 * MIB
+RANDOM = (
+    "madvise(2) MADV_HUGEPAGE, MADV_RANDOM; mm/filemap.c do_sync_mmap_readahead() (4687fdbb805a); mm/readahead.c"
+    " page_cache_ra_order()"
+)
+_AT_RANDOM = (
+    "a fault on memory of a file that is advised to have huge pages and to be accessed at random brings the huge page"
+    " that it is in, or 2 MiB, up to the end of the file, and no base page beside it, whichever it is and whichever are"
+    " there already"
+)
+#: what is read is in memory a moment later, and so is what should not be
+_READ_SECONDS = 0.1
 
 case = partial(file_case, FILES)
 
@@ -100,13 +113,7 @@ def brought_around_a_fault(live: Live, file: KnownFile) -> None:
         def there() -> list[range]:
             return runs(base_pages_in_memory(live, memory.actor, memory.address, range(brought // base)))
 
-        def left() -> list[range]:
-            file.evict()
-            return there()
-
-        # a page that somebody has a hold of stays
-        if live.host.last_look(left, lambda pages: not pages):
-            raise CannotRun("others keep pages of the file in memory")
+        _expect_evicted(live, file, there)
         memory.actor.read(memory.address + place)
         # what is being read is there a moment later
         return memory, live.host.last_look(there, wanted.__eq__)
@@ -118,6 +125,78 @@ def brought_around_a_fault(live: Live, file: KnownFile) -> None:
             live.fail(f"base pages in memory when that at {place} was touched", wanted, found)
         file.expect_mapped(memory)
         memory.unmap()
+
+
+@FILES.case(
+    f"{_AT_RANDOM}, on XFS",
+    RANDOM,
+    since="5.18",
+)
+def brought_at_random_on_xfs(live: Live) -> None:
+    _expect_brought_at_random(live, "xfs")
+
+
+@FILES.case(
+    f"{_AT_RANDOM}, on ext4",
+    RANDOM,
+    since="5.18",
+)
+def brought_at_random_on_ext4(live: Live) -> None:
+    _expect_brought_at_random(live, "ext4")
+
+
+def _expect_brought_at_random(live: Live, file_system: str) -> None:
+    size, base = pmd_size(live), live.base_page
+    if size > block_size(live):
+        raise CannotRun(f"older kernels read a whole huge page, here {size >> 20} MiB: too much for a case")
+    # which of the two is read differs between kernels
+    least, most = min(size, _BROUGHT), max(size, _BROUGHT)
+    # the last of them not as a whole
+    length = 3 * most + most // 4 + base // 2
+    file = KnownFile(live, live.actor(), live.host.disk(file_system), length)
+    file.write(0, length // 8 * 8)
+    every = range(-(-length // base))
+    for places in (
+        (most, 0, 3 * most, 2 * most),
+        (3 * most - base, 2 * most - base, most - base, length // base * base),
+        (most // 2, 2 * most + most // 3 // base * base),
+    ):
+        memory = file.map()
+        for advice in (mmap.MADV_RANDOM, MADV_HUGEPAGE):
+            memory.advise(advice)
+        there = partial(base_pages_in_memory, live, memory.actor, memory.address, every)
+        _expect_evicted(live, file, there)
+        wanted, allowed = set[int](), set[int]()
+        for place in places:
+            memory.actor.read(memory.address + place // 8 * 8)
+            wanted |= _pages_about(place, least, base) & set(every)
+            allowed |= _pages_about(place, most, base)
+            live.host.last_look(there, wanted.issubset)
+            live.host.pause(_READ_SECONDS)
+            found = there()
+            with live.about(f"{place} of {places}"):
+                live.expect("base pages that are not in memory", [], runs(wanted - found))
+                live.expect("base pages in memory beside", [], runs(found - allowed))
+        file.expect_mapped(memory)
+        memory.unmap()
+
+
+def _pages_about(place: int, size: int, base: int) -> set[int]:
+    """Return the base pages of the ``size`` bytes, one huge page, that ``place`` is in."""
+    start = place // size * size
+    return set(range(start // base, (start + size) // base))
+
+
+def _expect_evicted(live: Live, file: KnownFile, there: Callable[[], Sized]) -> None:
+    """Have no base page of ``file`` in memory. Raises CannotRun where somebody keeps one."""
+
+    def left() -> Sized:
+        file.evict()
+        return there()
+
+    # a page that somebody has a hold of stays
+    if live.host.last_look(left, lambda pages: not pages):
+        raise CannotRun("others keep pages of the file in memory")
 
 
 @case(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from itertools import product
+from itertools import permutations, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
@@ -12,6 +12,7 @@ from hugepage_qa.cases.memory_policy import (
     run_on,
     set_policy,
 )
+from hugepage_qa.cases.memory_policy import Mode, bind, run_on, set_policy
 from hugepage_qa.cases.pages_of_a_node import cpuset_of, filled_page_on, need_memory, reserve_on_all
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.tree import read_integer
@@ -316,6 +317,46 @@ def a_reserved_surplus_page_of_a_shrinking_pool(live: Live) -> None:
             live.expect_pool(node=each, nr=2, free=2)
         live.expect_pool(nr=2 * len(live.nodes), free=2 * len(live.nodes), resv=1)
         memory.actor.end()
+    "surplus pages of a node stay surplus there, and its alone, whatever number another node is given, by its own"
+    " nr_hugepages or by a writer who is bound to it, fewer pages than are surplus, as many or more: the other one gets"
+    " that many of its own; nr_hugepages of their node, and that of all, makes them persistent, one by one",
+    f"{PER_NODE} nr_hugepages, surplus_hugepages; {POLICY}; mm/hugetlb.c set_max_huge_pages(), adjust_pool_surplus()",
+    nodes=2,
+    # b72b3c9c34c8: before, another node got as many pages more as were surplus
+    since="6.7",
+    sizes=Sizes.BUDDY,
+)
+def surplus_pages_stay_on_their_node(live: Live) -> None:
+    _require_no_page(live)
+    policy = _nr_with_policy(live)
+    _require_room(live, 3)
+    for (node, other), by_policy in product(permutations(live.nodes, 2), (False, True)):
+        live.reserve(2, node)
+        memory = live.map(2)
+        bind(memory, [node])
+        memory.fill()
+        live.set_nr(0, node)
+        writer = live.actor()
+        set_policy(writer, Mode.BIND, [other])
+        # with fewer persistent pages than are in use anywhere, free ones would become surplus
+        for pages in (1, 2, 3, 2):
+            if by_policy:
+                _write(writer, policy, pages)
+            else:
+                live.set_nr(pages, other)
+            with live.about(f"surplus of node {node}, {pages} for node {other}, by policy: {by_policy}"):
+                _expect_surplus(live, node, other, surplus=2, pages=pages)
+        for persistent in (1, 2, 0):
+            live.set_nr(persistent, node)
+            with live.about(f"{persistent} of 2 pages of node {node} persistent"):
+                _expect_surplus(live, node, other, surplus=2 - persistent, pages=2)
+        for count in (3, 4):
+            live.set_nr(count)
+            with live.about(f"{count} pages of all nodes persistent"):
+                _expect_surplus(live, node, other, surplus=4 - count, pages=2)
+        memory.expect_filled()
+        memory.actor.end()
+        writer.end()
         live.set_nr(0)
         live.expect_pool(nr=0, free=0)
 
@@ -349,6 +390,16 @@ def _expect_surplus_alone(live: Live, home: int) -> None:
         pages = live.pool(node).nr
         gone = {Quirk.SURPLUS_FREED_AS_PERSISTENT: {"surplus": 1}} if node == home and not pages else None
         live.expect_pool(node=node, nr=pages, free=pages, surplus=pages, known=gone)
+def _expect_surplus(live: Live, node: int, other: int, *, surplus: int, pages: int) -> None:
+    """Expect two pages in use on ``node``, of which ``surplus`` are surplus, and ``pages`` free ones on ``other``."""
+    live.expect_pool(nr=2 + pages, free=pages, surplus=surplus)
+    live.expect_sysctl(2 - surplus + pages)
+    for each in live.nodes:
+        if each == node:
+            live.expect_pool(node=each, nr=2, free=0, surplus=surplus)
+        else:
+            free = pages if each == other else 0
+            live.expect_pool(node=each, nr=free, free=free)
 
 
 @POOLS.case(

@@ -9,7 +9,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import OF_A_FILE, Memory
+from hugepage_qa.cases.mapped_memory import OF_A_FILE, WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.userfaultfd import (
     MESSAGE_SIZE,
@@ -23,7 +23,7 @@ from hugepage_qa.cases.userfaultfd import (
 )
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import become_nobody
+from hugepage_qa.process.actor import Actor, Refused, become_nobody
 
 INTERFACE = Area("memory/userfault-interface")
 
@@ -100,6 +100,72 @@ def who_may_ask(live: Live) -> None:
                 found, _calls = answer_to_api(actor, descriptor, _API, 0)
                 live.expect("features that are told to who asks for none", offered, Feature(found))
             actor.end()
+
+
+@INTERFACE.case(
+    "with a userfaultfd of a process that has ended, or executes another program, nothing can be done to memory: it is"
+    " neither registered nor unregistered, ENOMEM, nor filled, protected, gone on with or poisoned, ESRCH, and that of"
+    " another process is never moved, EINVAL; nobody waits, and to wake nobody is no error; what its parent has is"
+    " handled as before",
+    f"ioctl_userfaultfd(2) ESRCH, UFFDIO_MOVE EINVAL; {DOC} Non-cooperative userfaultfd; fs/userfaultfd.c"
+    " userfaultfd_register(), userfaultfd_unregister(), userfaultfd_copy(), userfaultfd_move()",
+    since="5.13",  # UFFDIO_CONTINUE
+    sizes=Sizes.ONCE,
+)
+def process_that_is_gone(live: Live) -> None:
+    offered = offered_features(live)
+    # who waits executes nothing
+    for goes, waits in ((Actor.end, False), (Actor.end, True), (Actor.exec, False)):
+        memory = map_aligned(live, 2, live.base_page)
+        fault = Userfault(memory, Mode.MISSING, Feature.EVENT_FORK, waits=True)
+        child, faults = fault.fork(live)
+        if waits:
+            child.actor.watch(child.at(1), WORD, WORD, 0)
+            faults.await_fault(live)
+        goes(child.actor)
+        with live.about(f"{goes.__name__}, while a thread waits: {waits}"):
+            _expect_nothing_done(live, faults, child, offered)
+            source = map_aligned(live, 1, live.base_page, actor=memory.actor)
+            source.fill(_VALUE)
+            live.expect("bytes copied for the parent", live.base_page, fault.copy(source))
+            memory.expect_filled(_VALUE, pages=1)
+            fault.unregister()
+            memory.expect_zero(1)
+        memory.actor.end()
+
+
+def _expect_nothing_done(live: Live, fault: Userfault, memory: Memory, offered: Feature) -> None:
+    """Expect all that is asked of ``fault`` to be refused when the process that had ``memory`` is gone."""
+
+    def is_gone() -> bool:
+        try:
+            fault.zero()
+        except Refused as refusal:
+            return refusal.errno == errno.ESRCH
+        return False
+
+    # who reads /proc may have a hold of its memory for a moment
+    live.host.wait_until(is_gone)
+    modes = [Mode.MISSING]
+    modes += [Mode.WRITE_PROTECTED] if Feature.PAGEFAULT_FLAG_WP in offered else []
+    modes += [Mode.MINOR] if Feature.MINOR_SHMEM in offered else []
+    for part in (memory, memory.part(1), memory.part(memory.pages)):
+        for mode in modes:
+            live.expect_errno(errno.ENOMEM, fault.handling(part).register, mode)
+        live.expect_errno(errno.ENOMEM, fault.handling(part).unregister)
+        fault.handling(part).wake()
+    acts: list[Callable[[], object]] = [partial(fault.copy, memory), fault.zero, fault.go_on]
+    acts += [fault.write_protect, partial(fault.write_protect, on=False)]
+    acts += [fault.poison] if Feature.POISON in offered else []
+    acts += [fault.read_write_protect] if Feature.RWP in offered else []
+    for act in acts:
+        live.expect_errno(errno.ESRCH, act)
+    if Feature.MOVE in offered:
+        live.expect_errno(errno.EINVAL, fault.move, memory.part(1))
+    if Feature.RWP_ASYNC in offered:
+        live.expect_errno(errno.ESRCH, fault.set_mode, 0, Feature.RWP_ASYNC)
+    fault.expect_nothing_told(live)
+    live.expect("whether there is a message", False, fault.is_readable())
 
 
 @INTERFACE.case(PROMISED, PROMISES, since="5.19", sizes=Sizes.BUDDY, pages=2)

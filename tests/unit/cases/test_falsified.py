@@ -49,6 +49,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("filled-by-others", "waited-for-a-huge-page"), ("call ioctl 3 3222841919 ",)),
     "faults-of-the-kernel-on-transparent-pages": ("call ioctl 3 3222841919 ",),
     "source-that-a-program-fills": ("call ioctl 4 3222841919 ",),
+    # UFFDIO_ZEROPAGE: it is tried until nobody has a hold of the memory any more
+    "process-that-is-gone": ("call ioctl 6 3223366148 ",),
     # UDMABUF_CREATE, UDMABUF_CREATE_LIST
     **dict.fromkeys(("pages-of-a-file", "holes-of-a-file", "unreserved-hole", "shared-memory"), ("call ioctl 3 107",)),
     # whether the file system has RWF_DONTCACHE, which decides what is tried

@@ -2,11 +2,13 @@
 
 import errno
 import os
+from itertools import permutations
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.demotion import demote, smaller_pool
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_of_others import expect_no_drift, free_bytes
+from hugepage_qa.cases.pages_of_a_node import filled_page_on
 from hugepage_qa.cases.struct_pages import (
     need_struct_pages,
     optimize_struct_pages,
@@ -237,6 +239,57 @@ def reservations_stay_on_a_node(live: Live) -> None:
     for page in (0, 1):
         memory.touch(page)
     live.expect_pool(nr=2, free=0)
+
+
+@DEMOTE.case(
+    "demotion on a node whose pages are all in use does nothing, and is no error, whatever number is asked for, where"
+    " others have free ones, too: all of its pages stay, and hold what they held",
+    RULE,
+    since=SINCE,
+    nodes=2,
+)
+def used_pages_stay_on_a_node(live: Live) -> None:
+    _expect_used_page_to_stay(live, free=0)
+
+
+@DEMOTE.case(
+    "demotion on a node that has a free page and one in use takes the free one, and is no error where more are asked"
+    " for, once more, too: the page in use stays, and holds what it held",
+    RULE,
+    since=SINCE,
+    nodes=2,
+)
+def free_pages_beside_used_ones_on_a_node(live: Live) -> None:
+    _expect_used_page_to_stay(live, free=1)
+
+
+def _expect_used_page_to_stay(live: Live, *, free: int) -> None:
+    """Expect demotion on a node that has ``free`` pages beside one in use to take those, and what others have to stay.
+
+    Raises CannotRun where pages are reserved.
+    """
+    smaller = smaller_pool(live)
+    if live.before.pools[live.size].nr:
+        raise CannotRun("the pool has pages that are not ours: they are reserved, and spared on each node")
+    parts = live.size // smaller.size
+    for node, other in permutations(live.nodes[:2]):
+        live.reserve(1, node)
+        memory = filled_page_on(live, node)
+        live.reserve(1 + free, node)
+        for others, asked in ((0, 3), (0, 1), (1, 1), (1, 2)):
+            live.reserve(others, other)
+            with live.about(f"{asked} of node {node}, where node {other} has {others} free"):
+                live.expect_success(demote, live, asked, node)
+                live.expect_pool(nr=1 + others, free=others)
+                live.expect_pool(nr=1, free=0, node=node)
+                live.expect_pool(nr=others, free=others, node=other)
+                smaller.expect_pool(nr=free * parts, free=free * parts, node=node)
+                smaller.expect_pool(nr=0, free=0, node=other)
+        _expect_made(live, smaller, free)
+        memory.expect_filled()
+        memory.unmap()
+        smaller.set_nr(0)
+        live.set_nr(0)
 
 
 @DEMOTE.case("no number of pages, no demotion", RULE, since=SINCE, pages=1)

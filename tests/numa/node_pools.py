@@ -7,11 +7,6 @@ from itertools import permutations, product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import (
-    Mode,
-    run_on,
-    set_policy,
-)
 from hugepage_qa.cases.memory_policy import Mode, bind, run_on, set_policy
 from hugepage_qa.cases.pages_of_a_node import cpuset_of, filled_page_on, need_memory, reserve_on_all
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
@@ -317,6 +312,11 @@ def a_reserved_surplus_page_of_a_shrinking_pool(live: Live) -> None:
             live.expect_pool(node=each, nr=2, free=2)
         live.expect_pool(nr=2 * len(live.nodes), free=2 * len(live.nodes), resv=1)
         memory.actor.end()
+        live.set_nr(0)
+        live.expect_pool(nr=0, free=0)
+
+
+@POOLS.case(
     "surplus pages of a node stay surplus there, and its alone, whatever number another node is given, by its own"
     " nr_hugepages or by a writer who is bound to it, fewer pages than are surplus, as many or more: the other one gets"
     " that many of its own; nr_hugepages of their node, and that of all, makes them persistent, one by one",
@@ -390,6 +390,8 @@ def _expect_surplus_alone(live: Live, home: int) -> None:
         pages = live.pool(node).nr
         gone = {Quirk.SURPLUS_FREED_AS_PERSISTENT: {"surplus": 1}} if node == home and not pages else None
         live.expect_pool(node=node, nr=pages, free=pages, surplus=pages, known=gone)
+
+
 def _expect_surplus(live: Live, node: int, other: int, *, surplus: int, pages: int) -> None:
     """Expect two pages in use on ``node``, of which ``surplus`` are surplus, and ``pages`` free ones on ``other``."""
     live.expect_pool(nr=2 + pages, free=pages, surplus=surplus)

@@ -1,12 +1,15 @@
 """Bytes of files of a tmpfs at the ends of holes and of files, and pages that fallocate(2) put behind the end."""
 
-from collections.abc import Callable, Iterator
+import mmap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.file_contents import KnownFile, Piece
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
@@ -14,6 +17,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
+    expect_mapped_whole,
     expect_shared,
     let_only_pmd_inherit,
     map_file,
@@ -34,6 +38,9 @@ _HOLE = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 #: bytes in front of an end and behind it that are looked at one by one
 _AROUND = 2 * WORD
 _TEXT = b"behind"
+#: of a file with holes over several pages: how many it has room for, and which of them were filled
+_LONGER = 3
+_FILLED = (0, 1, 2), (0, 2), (0, 1), (1, 2), (0,)
 
 
 class Hole(NamedTuple):
@@ -78,6 +85,80 @@ def cut_off(live: Live) -> None:
     places = [Hole(end, _PAGES * size) for end in (0, 1, *ends) if end < _PAGES * size]
     for huge in ("always", "never"):
         _expect_holes(live, huge, places)
+
+
+@BYTE_ENDS.case(
+    "a hole, of fallocate(2) or MADV_REMOVE, gives back each base page that it covers, of the huge pages that it begins"
+    " and ends in, too, whether huge pages lie between these or nothing",
+    f"{PARTIAL}; madvise(2) MADV_REMOVE",
+)
+def holes_over_pages(live: Live) -> None:
+    let_rest(live)
+    for huge, filled in (*product(("always",), _FILLED), ("never", range(_LONGER))):
+        _expect_given_back(live, huge, filled)
+
+
+@BYTE_ENDS.case(
+    "a hole gives back each base page that it covers, of the huge pages that it begins and ends in, too, where one of"
+    " them is in swap, or what lies between them",
+    f"{PARTIAL}, shmem_free_swap(); madvise(2) MADV_REMOVE",
+    since="5.4",  # MADV_PAGEOUT
+)
+def holes_over_pages_in_swap(live: Live) -> None:
+    let_rest(live)
+    need_swap(live, _LONGER * pmd_size(live))
+    for huge, out in (*product(("always",), range(_LONGER)), ("never", 1)):
+        _expect_given_back(live, huge, range(_LONGER), out)
+
+
+def _expect_given_back(live: Live, huge: str, filled: Sequence[int], out: int | None = None) -> None:
+    """Expect holes in a file with these pages ``filled``, and one of them ``out`` in swap, to leave none covered."""
+    let_only_pmd_inherit(live)
+    point, size, base = mount_tmpfs(live, huge), pmd_size(live), live.base_page
+    half, third = size // 2, 2 * size
+    # from a page to the next but one, from its start or end and to that, and from the middle to what lies beside ends
+    places = [Hole(base, _LONGER * size), Hole(size - base, third + base), Hole(half, third), Hole(half, third - base)]
+    for place in (*places, Hole(half + WORD, third + half), Hole(size - WORD, third + WORD)):
+        left = sum(size - _whole_pages(live, _within(place, page * size, size)) for page in filled)
+        # advice is for whole base pages
+        for removes in (False, True) if place.start % base == place.end % base == 0 else (False,):
+            what = f"pages {[*filled]}, {out} of them in swap" if out is not None else f"pages {[*filled]}"
+            how = "MADV_REMOVE of" if removes else "a hole of"
+            with live.about(f"huge={huge}, {what}, {how} bytes {place.start} to {place.end}"):
+                found = _left_of(live, point, filled, place, is_huge=huge == "always", out=out, removes=removes)
+                live.expect("st_blocks", left, found)
+
+
+def _left_of(
+    live: Live, point: str, filled: Sequence[int], place: Hole, *, is_huge: bool, out: int | None, removes: bool
+) -> int:
+    """Leave a hole in a new file with these pages, and return its st_blocks; expect all beside it as it was."""
+    size = pmd_size(live)
+    with_blocks(live, size, len(filled) * is_huge)
+    file = KnownFile(live, live.actor(), point, _LONGER * size)
+    file.truncate(_LONGER * size)
+    memory = file.map()
+    for page in filled:
+        file.store(memory, page * size, size)
+    expect_mapped_whole(live, memory, len(filled) * is_huge)
+    if out is not None:
+        page_all_out(live, memory.part(out), (len(filled) - 1) * size)
+    length = place.end - place.start
+    if removes:
+        file.actor.call("madvise", memory.address + place.start, length, mmap.MADV_REMOVE)
+        file.replace(place.start, [Piece(length, None)])
+    else:
+        file.punch(place.start, length)
+    left = HugeFile(live, file.actor, file.descriptor).blocks
+    file.expect("with the hole")
+    file.actor.end()
+    return left
+
+
+def _within(place: Hole, start: int, length: int) -> Hole:
+    """Return what of ``place`` lies in ``length`` bytes from ``start`` on."""
+    first = min(max(place.start, start), start + length)
+    return Hole(first, max(min(place.end, start + length), first))
 
 
 @BYTE_ENDS.case(

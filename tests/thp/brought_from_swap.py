@@ -1,4 +1,4 @@
-"""Shared memory that a program wants back from swap: before it touches it, and whichever part of it first."""
+"""Shared memory that is wanted back from swap: by a program, before it touches it or by any part, or by khugepaged."""
 
 import mmap
 from collections.abc import Callable, Iterator, Sequence
@@ -7,18 +7,29 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
-from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.group_memory import actor_in, give_what_is_in_swap, leave_memory
 from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, await_khugepaged, await_scans
+from hugepage_qa.cases.khugepaged_work import COLLAPSE_SINCE, beyond_limit, expect_beyond_limit, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
-from hugepage_qa.cases.swapped import need_swap, swap_to_a_device
-from hugepage_qa.cases.thp_memory import expect_mapped_whole, let_only_pmd_inherit, map_aligned, pmd_size, room_for
+from hugepage_qa.cases.swapped import need_swap, parts_out, swap_to_a_device, swapped
+from hugepage_qa.cases.thp_memory import (
+    collapse,
+    expect_mapped_whole,
+    let_only_pmd_inherit,
+    map_aligned,
+    pmd_size,
+    room_for,
+    shared_base_pages,
+)
 from hugepage_qa.cases.thp_policy import some_smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_PAGEOUT, MADV_WILLNEED, MAP_FIXED
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_PAGEOUT, MADV_WILLNEED, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -145,6 +156,86 @@ def _expect_each(
     memory.unmap()
     for file in files:
         file.close()
+
+
+@BROUGHT.case(
+    "max_ptes_swap, and not max_ptes_shared, is how many base pages of shared memory khugepaged brings from swap to"
+    " make it huge, wherever they are in it; with one more it leaves all of them there, and counts it, and"
+    " MADV_COLLAPSE makes it huge nevertheless; it holds what it held",
+    f"{THP_DOC} Khugepaged controls max_ptes_swap, max_ptes_shared, thp_scan_exceed_swap_pte; madvise(2) MADV_COLLAPSE;"
+    " mm/khugepaged.c collapse_file(), hpage_collapse_scan_file(), collapse_scan_file()",
+    since="5.8",  # max_ptes_shared
+)
+def as_much_as_khugepaged_may(live: Live) -> None:
+    put_to_work(live)
+    let_only_pmd_inherit(live)
+    need_swap(live, pmd_size(live))
+    pages = pmd_size(live) // live.base_page
+    for count in (1, pages // 8):
+        for places, over in product(_places_of(count, pages), (False, True)):
+            # the other limit is wrong for both
+            limits = {"swap": count - over, "shared": pages - 1 if over else 0}
+            for name, limit in limits.items():
+                live.set_knob(f"{KHUGEPAGED}/max_ptes_{name}", str(limit))
+            with live.about(f"{count} in swap from {min(places)} on, limits {limits}"):
+                _expect_collapse_from_swap(live, places, over)
+
+
+def _places_of(count: int, pages: int) -> tuple[range, ...]:
+    """Return ranges of ``count`` of some base pages: at their start, at their end, and all over them."""
+    return range(count), range(pages - count, pages), range(pages // count // 2, pages, pages // count)
+
+
+def _expect_collapse_from_swap(live: Live, places: range, over: bool) -> None:
+    """Have khugepaged find shared memory with base pages at ``places`` in swap, which are ``over`` its limit or not."""
+    memory = shared_base_pages(live)
+    base = live.base_page
+    parts = [(place * base, base) for place in places]
+    length = len(places) * base
+    if live.host.last_look(partial(_out, live, memory, parts), length.__eq__) != length:
+        raise CannotRun("others have a hold of what is to be swapped out, or need memory")
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    before = beyond_limit(live, "swap")
+    with_blocks(live, memory.size, 1)
+    for _time in range(2):
+        # by the first advice it may not come to khugepaged's list (mm/shmem.c reads the flags from before)
+        memory.advise(MADV_HUGEPAGE)
+    present = next(place for place in range(memory.size // base) if place not in places) * base
+
+    def is_huge() -> bool:
+        # khugepaged leaves it to the next access to map what it made
+        live.expect("a word that was in memory", _VALUE + present, memory.actor.read(memory.address + present))
+        return memory.smaps().shmem_pmd_mapped == memory.length
+
+    if over:
+        await_scans(live)
+        live.expect("ShmemPmdMapped of what has too much in swap", False, is_huge())
+        _need_no_more_in_swap(memory, length)
+        live.expect("memory in swap", length, swapped(memory))
+        expect_beyond_limit(live, "swap", before, "too much is in swap")
+        if live.kernel_version >= COLLAPSE_SINCE:
+            collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    elif not await_khugepaged(live, is_huge, PATIENT_SCANS):
+        expect_no_node_short(live, memory.size, 1)
+        _need_no_more_in_swap(memory, length)
+    if not over or live.kernel_version >= COLLAPSE_SINCE:
+        live.expect("whether it is huge", True, is_huge())
+        live.expect("memory in swap when it is huge", 0, swapped(memory))
+    memory.expect_filled()
+    memory.actor.end()
+
+
+def _need_no_more_in_swap(memory: Memory, length: int) -> None:
+    """Raise CannotRun where somebody needs so much memory that more is in swap than the ``length`` put there."""
+    if swapped(memory) > length:
+        raise CannotRun("more is in swap than was put there: others need memory")
+
+
+def _out(live: Live, memory: Memory, parts: Sequence[tuple[int, int]]) -> int:
+    """Swap ``parts`` of shared memory out, all of which is brought back before, and return the bytes in swap."""
+    memory.expect_filled()
+    parts_out(live, memory, parts, lambda: swapped(memory) == len(parts) * live.base_page)
+    return swapped(memory)
 
 
 def _sizes_in_turn(live: Live) -> Iterator[int]:

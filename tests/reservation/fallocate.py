@@ -3,9 +3,10 @@
 import errno
 import signal
 from itertools import product
+from typing import Final
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import file_of_each_kind, new_memfd
+from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.kernel.uapi import (
@@ -15,12 +16,17 @@ from hugepage_qa.kernel.uapi import (
     FALLOC_FL_ZERO_RANGE,
     RLIMIT_FSIZE,
 )
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import hold_back, is_waiting
+from hugepage_qa.process.actor import Refused, hold_back, is_waiting
 
 FALLOCATE = Area("reservation/fallocate", uncleared=True)
 ALLOCATE = "fallocate(2); fs/hugetlbfs/inode.c hugetlbfs_fallocate()"
 PUNCH = "fallocate(2) FALLOC_FL_PUNCH_HOLE; fs/hugetlbfs/inode.c hugetlbfs_punch_hole(), remove_inode_hugepages()"
+#: loff_t has no more
+_LONGEST: Final = (1 << 63) - 1
+_CAME = "what came of fallocate, and bytes that the file occupies"
+_TOO_FAR = "EFBIG", 0
 
 
 @FALLOCATE.case("fallocate takes zeroed pages, which a mapping then needs no more", ALLOCATE, pages=2)
@@ -306,6 +312,35 @@ def limit_on_the_size_of_a_file(live: Live) -> None:
         live.expect_pool(nr=2, free=2)
 
 
+@FALLOCATE.case(
+    "the last bytes that a file can have take their page and no other, or are too far for it: EFBIG; so is what ends"
+    " behind them",
+    f"{ALLOCATE}; fallocate(2) EFBIG, ENOSPC; fs/open.c vfs_fallocate()",
+    since="6.7",  # before, what goes over a file counts in huge pages, and does not find the last one either: a BUG
+    pages=2,
+)
+def allocate_the_last_bytes(live: Live) -> None:
+    size, base = live.size, live.base_page
+    # a kernel that goes on behind the last page takes all, and ends in a BUG when it does not find them again: with
+    # size= of a page there is none but that page, which it finds
+    file = open_file(live, f"{live.mount(size=size)}/file")
+    last = _LONGEST + 1 - size
+    in_front = [(last - size, size), (last - size, base), (last - 1, 1)]
+    places = [*in_front, (last, size - 1), (last, 1), (_LONGEST - base, base), (_LONGEST - 1, 1)]
+    rows = [(place, mode) for place in places for mode in (0, FALLOC_FL_KEEP_SIZE)]
+    for (offset, length), mode in rows[::3] if live.is_gigantic else rows:
+        with live.about(f"mode {mode}, {length} bytes at {offset}"):
+            found = _came_of(file, mode, offset, length)
+            too_far = offset >= last and found == _TOO_FAR
+            known = {Quirk.LAST_BYTES_TAKE_ALL_PAGES: ("ENOSPC", size)} if offset >= last else None
+            live.expect(_CAME, _TOO_FAR if too_far else ("success", size), found, known)
+            file.truncate(0)
+            live.expect_pool(nr=2, free=2)
+    for offset, length in ((_LONGEST, 1), (1, _LONGEST), (_LONGEST, _LONGEST)):
+        live.expect(_CAME, _TOO_FAR, _came_of(file, 0, offset, length))
+    live.expect_pool(nr=2, free=2)
+
+
 @FALLOCATE.case("what fallocate does not do on huge pages is refused and does nothing", ALLOCATE, pages=1)
 def refused_calls(live: Live) -> None:
     for file in file_of_each_kind(live):
@@ -318,6 +353,15 @@ def refused_calls(live: Live) -> None:
         live.expect_pool(nr=1, free=0)
         live.expect("what the page holds", 5, file.map(1).read())
         file.truncate(0)
+
+
+def _came_of(file: HugeFile, mode: int, offset: int, length: int) -> tuple[str, int]:
+    """Return what came of fallocate(2), and the bytes that the file occupies then."""
+    try:
+        file.actor.call("fallocate", file.descriptor, mode, offset, length)
+    except Refused as error:
+        return errno.errorcode[error.errno or 0], file.blocks
+    return "success", file.blocks
 
 
 class Fallocate(LiveTest):

@@ -238,6 +238,19 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.192, 6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.LAST_BYTES_TAKE_ALL_PAGES,
+            summary="fallocate(2) of bytes in the last huge page that a file can have takes all pages of the pool, and "
+            "fails with ENOSPC; when the file goes they are lost, and its process is killed by a BUG of the kernel",
+            example="4 free pages of 2M, fallocate(0, LLONG_MAX - 4095, 4095) of a memfd as any user: free_hugepages "
+            "reads 0, and close() ends in `kernel BUG at fs/inode.c`, clear_inode(). With 1 page it is ENOSPC, too, "
+            "and that is lost before 6.7 alone",
+            cause="hugetlbfs_fallocate() adds a huge page to the end of the range to round it up, which is more than "
+            "loff_t has: the end is negative, and as pgoff_t behind all that there is. remove_inode_hugepages() looks "
+            "for pages up to LLONG_MAX (70c3547e36f5)",
+            since=KernelVersion(4, 3),
+            seen="6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.SEAL_GROW_PASSED_OVER,
             summary="a writable mapping beyond the end of a file, shared or private, grows it, F_SEAL_GROW or not",
             example="a memfd of 1 page with F_SEAL_GROW has 2 after mmap() of 2; with F_SEAL_WRITE, too, a private "

@@ -66,7 +66,7 @@ _NOT_JUDGED_IN = {
     # how far a thread is that writes on and on, and what came of it in one round: whether it goes on is judged
     "memory/flushed": ("load ", "stop "),
     # UFFDIO_API: it asks for no feature
-    "memory/woken-threads": ("call ioctl 3 3222841919 ",),
+    **dict.fromkeys(("memory/woken-threads", "memory/told-in-order"), ("call ioctl 3 3222841919 ",)),
     "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),
     # whether huge pages are made is left to the kernel, and what they hold is judged
     "thp/mixed-operations": ("call pidfd_open ", "call process_madvise "),

@@ -53,6 +53,7 @@ class Quirk(Enum):
     SMALLER_COLLAPSE_MEETS_OWN_REFERENCES = "smaller-collapse-meets-own-references"
     UNMAPPING_OPENS_SHARED = "unmapping-opens-shared"
     BUFFER_NOT_CLEARED = "buffer-not-cleared"
+    BUFFER_TAKES_BROKEN = "buffer-takes-broken"
     MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py

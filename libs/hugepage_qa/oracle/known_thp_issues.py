@@ -376,4 +376,15 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 11),
         seen="6.12.117, 7.3.4",
     ),
+    Quirk.BUFFER_TAKES_BROKEN: KnownIssue(
+        quirk=Quirk.BUFFER_TAKES_BROKEN,
+        summary="a buffer of /dev/udmabuf is made of a page of a memfd that broke, shared memory or of the pool, and "
+        "shows it",
+        example="a base page of a memfd, or a page of 2M, MADV_HWPOISON: its mapping gets SIGBUS, read(2) EIO, and "
+        "UDMABUF_CREATE makes a buffer whose mapping reads what is there",
+        cause="memfd_pin_folios() takes the folios that it finds, and does not look whether they are broken "
+        "(89c1905d9c14), as shmem_read_mapping_page(), which udmabuf called before, and pin_user_pages() do",
+        since=KernelVersion(6, 11),
+        seen="6.12.117, 7.3.4",
+    ),
 }

@@ -16,7 +16,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.sizes import GIB
+from hugepage_qa.sizes import GIB, KIB
 
 SHARED_TABLES = Area("memory/shared-tables")
 SHARED = "mm/hugetlb.c huge_pmd_share(), huge_pmd_unshare()"
@@ -221,6 +221,35 @@ def counted_tables(live: Live) -> None:
         memory.unmap()
         live.expect("VmPTE without the mapping", before, process_status(live, memory.actor).page_tables)
     live.expect_pool(nr=1, free=1)
+
+
+@SHARED_TABLES.case(
+    "HugetlbPages of each process is what it has mapped by a table, whoever touched it, and 0 when it has unmapped"
+    " that, whoever is the last one",
+    f"Documentation/filesystems/proc.rst HugetlbPages; {SHARED}; include/linux/hugetlb.h hugetlb_count_add(),"
+    " hugetlb_count_sub(), since 5d317b2b6536",
+    pages=2,
+)
+def counted_pages(live: Live) -> None:
+    for order in (1, -1):
+        both = of_two_processes(live)
+        both[1].touch(1, 2)
+        live.expect("what the first process sees", 2, both[0].read(1))
+        found = [process_status(live, each.actor).hugetlb_pages for each in both]
+        for each in both[::order]:
+            each.unmap()
+            found.append(process_status(live, each.actor).hugetlb_pages)
+        # each has the page counted that it touched, and both are taken off the last one, which has one page too few
+        counted = [live.size, live.size, live.size, (KIB << 64) - live.size]
+        live.expect(
+            "HugetlbPages of both, and of the first and the last one that has unmapped the table",
+            [2 * live.size, 2 * live.size, 0, 0],
+            found,
+            {Quirk.SHARED_TABLE_UNCOUNTED: counted},
+        )
+        for each in both:
+            each.actor.end()
+        live.expect_pool(nr=2, free=2)
 
 
 class SharedTables(LiveTest):

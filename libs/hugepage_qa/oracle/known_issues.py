@@ -83,6 +83,7 @@ class Quirk(Enum):
     # of huge pages of the pools that somebody has, recorded in known_memory_issues.py
     SMAPS_SHOWS_SHARED = "smaps-shows-shared"
     SMAPS_SHOWS_BROKEN = "smaps-shows-broken"
+    SHARED_TABLE_UNCOUNTED = "shared-table-uncounted"
     UFFD_COPY_EXISTS = "uffd-copy-exists"
     FORKED_PAGE_STAYS_PROTECTED = "forked-page-stays-protected"
     MOVED_PAGE_STAYS_PROTECTED = "moved-page-stays-protected"

@@ -38,6 +38,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.1.192, 6.12.117, 7.3.4; right on 5.10.223",
         ),
         KnownIssue(
+            quirk=Quirk.SHARED_TABLE_UNCOUNTED,
+            summary="HugetlbPages of a process leaves out pages that it has by a page table of another one, keeps "
+            "those that it touched when it has unmapped such a table, and falls below 0 in who unmaps it last",
+            example="3 pages of 2M of a file that covers 1 GiB, touched, then read by a child: HugetlbPages of the "
+            "child is 0 kB; both unmap it, and the parent has 6144 kB and the child 18446744073709545472 kB",
+            cause="huge_pmd_share() and huge_pmd_unshare() count the table of a process and not the pages in it; "
+            "__unmap_hugepage_range() takes all of them off the one that has the table last (5d317b2b6536)",
+            since=KernelVersion(4, 4),
+            seen="6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.UFFD_COPY_EXISTS,
             summary="UFFDIO_COPY that the pool has no page for fails with EEXIST, as if the page were there",
             example="every page of 2M in use or reserved: UFFDIO_COPY to a MAP_NORESERVE mapping gives EEXIST instead "

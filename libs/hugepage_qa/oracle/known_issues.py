@@ -50,6 +50,7 @@ class Quirk(Enum):
     CLOSING_UNMAPS_SHARED = "closing-unmaps-shared"
     MERGING_ENDS_PROTECTION = "merging-ends-protection"
     MOVED_SWAP_STAYS_PROTECTED = "moved-swap-stays-protected"
+    ZEROED_MEMORY_COMES_BACK = "zeroed-memory-comes-back"
     SMALLER_COLLAPSE_MEETS_OWN_REFERENCES = "smaller-collapse-meets-own-references"
     UNMAPPING_OPENS_SHARED = "unmapping-opens-shared"
     BUFFER_NOT_CLEARED = "buffer-not-cleared"

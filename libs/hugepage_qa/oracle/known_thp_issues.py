@@ -387,4 +387,15 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 11),
         seen="6.12.117, 7.3.4",
     ),
+    Quirk.ZEROED_MEMORY_COMES_BACK: KnownIssue(
+        quirk=Quirk.ZEROED_MEMORY_COMES_BACK,
+        summary="memory that came back while zswap took it, and was zeroed and swapped out again, holds what it held "
+        "before, when zswap has made room",
+        example="a page of 42, read by a thread while MADV_PAGEOUT has zswap take it, zeroed, swapped out again, "
+        "max_pool_percent 0: its bytes are 42",
+        cause="swap_writeout() of zeroes returns before zswap_store(), which would replace or drop what zswap has of "
+        "them, and zswap_writeback_entry() takes that for the latest (0ca0c24e3211)",
+        since=KernelVersion(6, 12),
+        seen="6.12.117, 7.3.4",
+    ),
 }

@@ -26,9 +26,9 @@ static void undo(void) { set(most, "20"), swapoff(device), ioctl(loop, LOOP_CLR_
 static int look(void *none) { while (!*(volatile int *)&is_over) (void)*(volatile char *)page; return none != NULL; }
 static long zswapped(void)
 {
-	static char text[4096];
+	char text[4096] = "", *line = pread(meminfo, text, 4095, 0) > 0 ? strstr(text, "Zswapped:") : NULL;
 
-	return pread(meminfo, text, 4095, 0) > 0 && strstr(text, "Zswapped:") ? atol(strstr(text, "Zswapped:") + 9) : -1;
+	return line ? atol(line + 9) : -1;
 }
 
 int main(void)

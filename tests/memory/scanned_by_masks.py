@@ -173,14 +173,14 @@ def protected_as_chosen(live: Live) -> None:
         track_writes(memory)
         kind = _TRACKED[make]
         is_chosen = masks.tell(kind | Is.WRITTEN)
-        scan_with(live, memory, masks, 0, memory.length, do=PROTECT, regions=regions)
+        told = scan_with(live, memory, masks, 0, memory.length, do=PROTECT, regions=regions).regions
         with live.about(f"{make.__name__.replace('_', ' ')}, {masks}, {'told' if regions else 'nothing told'}"):
-            everything = memory.length // live.base_page
+            everything, written = memory.length // live.base_page, [Region(0, memory.length, Is.WRITTEN)]
+            live.expect("what it tells", written if is_chosen and regions else [], told)
             known = {Quirk.SCAN_PROTECTS_OTHERS: everything} if not regions and Is.HUGE not in kind else None
             found = len(protected_pages(memory))
             live.expect("base pages that are protected", everything if is_chosen else 0, found, known)
-            written = [] if is_chosen else [Region(0, memory.length, Is.WRITTEN)]
-            live.expect("what is written then", written, told_as_written(live, memory))
+            live.expect("what is written then", [] if is_chosen else written, told_as_written(live, memory))
             memory.expect_filled()
         memory.actor.end()
 

@@ -52,6 +52,7 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     # UFFDIO_ZEROPAGE: it is tried until nobody has a hold of the memory any more
     "process-that-is-gone": ("call ioctl 6 3223366148 ",),
     # UDMABUF_CREATE, UDMABUF_CREATE_LIST
+    "page-of-the-pool": ("call ioctl 4 107",),
     **dict.fromkeys(("pages-of-a-file", "holes-of-a-file", "unreserved-hole", "shared-memory"), ("call ioctl 3 107",)),
     # whether the file system has RWF_DONTCACHE, which decides what is tried
     **dict.fromkeys(("not-kept-on-btrfs", "not-kept-on-tmpfs"), ("call preadv2 ",)),
@@ -65,6 +66,8 @@ _NOT_JUDGED_IN = {
     "memory/read-only-pins": ("load ",),
     # how far a thread is that writes on and on, and what came of it in one round: whether it goes on is judged
     "memory/flushed": ("load ", "stop "),
+    # how often a thread has read on
+    "thp/zswap-makes-room": ("stop ",),
     # UFFDIO_API: it asks for no feature
     **dict.fromkeys(("memory/woken-threads", "memory/told-in-order"), ("call ioctl 3 3222841919 ",)),
     "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),

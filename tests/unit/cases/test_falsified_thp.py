@@ -58,6 +58,7 @@ _WITHOUT_HUGE_PAGES = {
     "given-back-behind-the-end",
     "missing-to-all",
     "numbers-that-are-shown",
+    "of-base-pages",
     "preferred-block-size",
     "read-meanwhile",
     "refused-arguments",

@@ -37,7 +37,7 @@ def does_nothing(live: Live) -> None:
 
 def _recorded(act: str) -> Recorded:
     """Return a case of ``AREA`` as it would be recorded: on a machine that has what every case looks at."""
-    one = next(one for one in recorded_cases(lambda area: area.name == "pool") if one.size)
+    one = next(one for one in recorded_cases(lambda area: area.name == "pool/pool") if one.size)
     case = next(case for case in AREA.cases if case.name == act)
     end = max(index for index, event in enumerate(one.events) if event["operation"] == "new_kernel_log")
     looks = [event for event in one.events if event["operation"] in ("read", "names")]

@@ -43,7 +43,7 @@ def test_cases_are_judged_although_their_emulator_was_killed_once(
     monkeypatch.setattr(LiveMachine, "judge", judge_and_kill)
     results = list(run.run(LiveWanted(areas, Selection(sizes=(2 * MIB,))), {}))
     assert {result.verdict for result in results} <= {Verdict.PASS, Verdict.KNOWN, Verdict.SKIP}, results
-    assert {result.name for result in results} >= {f"/memfd/{case.name}/2M" for case in areas[0].cases[:2]}
+    assert {result.name for result in results} >= {f"/memory/memfd/{case.name}/2M" for case in areas[0].cases[:2]}
     assert run.boots == 2
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import Segment, get_segment
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import OF_A_FILE, WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
@@ -22,6 +23,8 @@ from hugepage_qa.cases.userfaultfd import (
     register_range,
 )
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused, become_nobody
 
@@ -34,6 +37,7 @@ PROMISED = (
     " no hugetlb page; the same when it is registered again for other faults; and what is promised is done"
 )
 PROMISES = "ioctl_userfaultfd(2) UFFDIO_REGISTER ioctls; fs/userfaultfd.c userfaultfd_register()"
+SEGMENT = f"{HUGETLB_DOC} SHM_HUGETLB; ioctl_userfaultfd(2) UFFDIO_REGISTER, hugetlbfs ranges"
 _VALUE = 7
 _UNKNOWN_FEATURE, _OTHER_API, _API = 1 << 40, 0xAB, 0xAA
 #: of a userfaultfd itself: UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER
@@ -182,6 +186,78 @@ def promised_for_other_memory(live: Live) -> None:
         with live.about(f"shared {shared}"):
             make = partial(map_aligned, live, 1, pmd_size(live), shared=shared, advice=MADV_NOHUGEPAGE)
             _expect_promised(live, make, Feature.MINOR_SHMEM if shared else Feature(0), is_pool=False)
+
+
+@INTERFACE.case(
+    "a segment of huge pages (SHM_HUGETLB) is registered for faults of each kind, as other memory of them is; what is"
+    " promised is done; it is filled, gone on with and write-protected for the process alone whose userfaultfd it is",
+    f"{SEGMENT}; {DOC} IPCSHM, UFFD_FEATURE_MISSING_HUGETLBFS, UFFD_FEATURE_MINOR_HUGETLBFS; mm/hugetlb.c"
+    " hugetlb_vm_ops, what is added there is considered for shm_vm_ops",
+    since="5.19",
+    sizes=Sizes.BUDDY,
+    pages=2,
+)
+def segment_of_huge_pages(live: Live) -> None:
+    offered = offered_features(live)
+    modes = {Mode.MISSING: Feature.MISSING_HUGETLBFS, Mode.WRITE_PROTECTED: Feature.WP_HUGETLBFS_SHMEM}
+    modes |= {Mode.MINOR: Feature.MINOR_HUGETLBFS, Mode.READ_WRITE_PROTECTED: Feature.RWP}
+    for mode, feature in modes.items():
+        if feature in offered:
+            with live.about(f"registered for {mode!r}"):
+                memory = _attach(get_segment(live, live.size))
+                known = {Quirk.SEGMENT_NOT_REGISTERED: errno.EINVAL}
+                live.expect("errno of UFFDIO_REGISTER", 0, _errno_of_registering(memory, mode, feature), known)
+                memory.actor.end()
+    _expect_promised(live, lambda: _attach(get_segment(live, live.size)), Feature.MINOR_HUGETLBFS, is_pool=True)
+    live.expect_pool(nr=2, free=2)
+    _expect_handled(live, get_segment(live, live.size), offered)
+
+
+def _attach(segment: Segment) -> Memory:
+    """Attach a segment that goes with who has it."""
+    memory = segment.attach()
+    segment.remove()
+    return memory
+
+
+def _errno_of_registering(memory: Memory, mode: Mode, feature: Feature) -> int | None:
+    try:
+        Userfault(memory, mode, feature)
+    except Refused as refusal:
+        return refusal.errno
+    return 0
+
+
+def _expect_handled(live: Live, segment: Segment, offered: Feature) -> None:
+    """Expect faults of each kind of one who has ``segment`` to be its own, and those of another one the kernel's."""
+    memory, other = segment.attach(), segment.attach(live.actor())
+    source = live.map(1, memory.actor)
+    source.fill(_VALUE)
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    live.expect_signal(signal.SIGBUS, memory.touch)
+    live.expect_pool(nr=2, free=1, resv=1)
+    live.expect("bytes copied", live.size, fault.copy(source))
+    memory.expect_filled(_VALUE)
+    other.expect_filled(_VALUE)
+    live.expect_pool(nr=2, free=0)
+    fault.unregister()
+    if Feature.MINOR_HUGETLBFS in offered:
+        memory.advise(mmap.MADV_DONTNEED)
+        fault = Userfault(memory, Mode.MINOR, Feature.MINOR_HUGETLBFS)
+        live.expect_signal(signal.SIGBUS, memory.read)
+        fault.go_on()
+        memory.expect_filled(_VALUE)
+        fault.unregister()
+    if Feature.WP_HUGETLBFS_SHMEM in offered:
+        fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
+        fault.write_protect()
+        live.expect_signal(signal.SIGBUS, memory.touch)
+        other.fill(_VALUE + 1)
+        memory.expect_filled(_VALUE + 1)
+        fault.write_protect(on=False)
+        memory.fill(_VALUE)
+        other.expect_filled(_VALUE)
+    live.expect_pool(nr=2, free=0)
 
 
 @INTERFACE.case(

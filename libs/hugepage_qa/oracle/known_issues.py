@@ -86,6 +86,7 @@ class Quirk(Enum):
     SMAPS_SHOWS_BROKEN = "smaps-shows-broken"
     SHARED_TABLE_UNCOUNTED = "shared-table-uncounted"
     UFFD_COPY_EXISTS = "uffd-copy-exists"
+    SEGMENT_NOT_REGISTERED = "segment-not-registered"
     FORKED_PAGE_STAYS_PROTECTED = "forked-page-stays-protected"
     MOVED_PAGE_STAYS_PROTECTED = "moved-page-stays-protected"
     UNREGISTER_ENDS_PROTECTION = "unregister-ends-protection"

@@ -59,6 +59,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.18.44, 7.3.4; right on 6.1.192, 6.12.107, 6.12.117",
         ),
         KnownIssue(
+            quirk=Quirk.SEGMENT_NOT_REGISTERED,
+            summary="UFFDIO_REGISTER of a segment of huge pages fails with EINVAL, for faults of each kind: no program "
+            "handles them",
+            example="shmget(SHM_HUGETLB) of a page of 2M, attached, UFFDIO_REGISTER_MODE_MISSING, _WP or _MINOR: "
+            "EINVAL; a memfd of such a page is registered. With UFFD_FEATURE_WP_ASYNC UFFDIO_REGISTER_MODE_WP succeeds",
+            cause="vma_can_userfault() wants uffd_ops in vm_ops of the mapping. hugetlb_vm_ops has them, and "
+            "shm_mmap() puts shm_vm_ops, which has none, in its place",
+            since=KernelVersion(7, 1),
+            seen="7.3.4; right on 6.1.176, 6.12.117",
+        ),
+        KnownIssue(
             quirk=Quirk.FORKED_PAGE_STAYS_PROTECTED,
             summary="a private page that userfaultfd protects is protected in a child, too, which nobody ends: a write "
             "of the child faults for ever",

@@ -55,6 +55,7 @@ class Quirk(Enum):
     UNMAPPING_OPENS_SHARED = "unmapping-opens-shared"
     BUFFER_NOT_CLEARED = "buffer-not-cleared"
     BUFFER_TAKES_BROKEN = "buffer-takes-broken"
+    GUARDING_PROTECTED_NEVER_ENDS = "guarding-protected-never-ends"
     MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py

@@ -398,4 +398,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 12),
         seen="6.12.117, 7.3.4",
     ),
+    Quirk.GUARDING_PROTECTED_NEVER_ENDS: KnownIssue(
+        quirk=Quirk.GUARDING_PROTECTED_NEVER_ENDS,
+        summary="MADV_GUARD_INSTALL never returns where userfaultfd write-protects shared memory, or a file of a tmpfs",
+        example="a base page of a memfd, UFFDIO_WRITEPROTECT, MADV_GUARD_INSTALL: the process uses a CPU until a "
+        "signal ends it, by process_madvise(2) until SIGKILL or another one that nobody handles does; of anonymous "
+        "memory it returns at once",
+        cause="guard_install_pte_entry() wants zap_vma_range() to clear whatever is no guard, which leaves a marker "
+        "of what userfaultfd protects, or makes one (zap_nonpresent_ptes(), zap_install_uffd_wp_if_needed()); each "
+        "retry finds it (f807123d578d)",
+        since=KernelVersion(6, 15),
+        seen="7.3.4",
+    ),
 }

@@ -51,6 +51,7 @@ class Quirk(Enum):
     MERGING_ENDS_PROTECTION = "merging-ends-protection"
     MOVED_SWAP_STAYS_PROTECTED = "moved-swap-stays-protected"
     ZEROED_MEMORY_COMES_BACK = "zeroed-memory-comes-back"
+    SWAP_BY_FIRST_PAGE = "swap-by-first-page"
     SMALLER_COLLAPSE_MEETS_OWN_REFERENCES = "smaller-collapse-meets-own-references"
     UNMAPPING_OPENS_SHARED = "unmapping-opens-shared"
     BUFFER_NOT_CLEARED = "buffer-not-cleared"

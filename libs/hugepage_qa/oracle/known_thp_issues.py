@@ -410,4 +410,15 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 15),
         seen="7.3.4",
     ),
+    Quirk.SWAP_BY_FIRST_PAGE: KnownIssue(
+        quirk=Quirk.SWAP_BY_FIRST_PAGE,
+        summary="mincore(2) and MADV_WILLNEED take the first base page of shared memory that was swapped out as a "
+        "whole huge page for each of them: one is brought, and all are told to be in memory",
+        example="2 MiB of a tmpfs with huge=always, swapped to a device, MADV_WILLNEED of a base page in its middle: "
+        "the first one comes, and mincore() tells of 512; of all: one comes, and who reads them has major faults",
+        cause="mincore_page(), by filemap_get_incore_folio() in 6.12, and shmem_swapin_range() use the entry of a huge "
+        "page in swap as it is, where shmem_swapin_folio() adds the number of the base page to it",
+        since=KernelVersion(6, 12),
+        seen="6.12.117, 7.3.4",
+    ),
 }

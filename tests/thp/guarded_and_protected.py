@@ -22,6 +22,7 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pa
 from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Came
 from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 GUARDED_AND_PROTECTED = Area("thp/guarded-and-protected", sizes=Sizes.ONCE)
@@ -171,15 +172,17 @@ def _expect_in_place_of(live: Live, kind: _Kind, memory: Memory, place: tuple[in
     fault.write_protect(length=memory.length)
     every = [*range(memory.length // base)]
     live.expect("base pages that are protected", every, protected_pages(memory))
+    beside = [number for number in every if not offset <= number * base < end]
     came = _what_comes_of(live, memory, place, by_process=by_process)
-    live.expect("what comes of the call", _DONE, came, {Quirk.GUARDING_PROTECTED_NEVER_ENDS: _USES_A_CPU})
+    subject = "what comes of the call, and base pages that are protected"
+    wanted, known = (_DONE, beside), (_USES_A_CPU, every)
+    found = came, protected_pages(memory)
+    live.expect(subject, wanted, found, {Quirk.GUARDING_PROTECTED_NEVER_ENDS: known})
     if came != _DONE:
         return
     for word in (offset, offset + length // 2, end - WORD):
         live.expect_signal(signal.SIGSEGV, memory.actor.read, memory.address + word)
         live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + word, _NEW_VALUE)
-    beside = [number for number in every if not offset <= number * base < end]
-    live.expect("base pages beside them that are protected", beside, protected_pages(memory))
     for word in (number * base for number in (beside[0], beside[-1])):
         live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + word, _NEW_VALUE)
     rest = (0, offset), (end, memory.length - end)
@@ -210,7 +213,8 @@ def _what_comes_of(live: Live, memory: Memory, place: tuple[int, int], *, by_pro
 
     found = live.host.last_look(look, _NEITHER.__ne__, _LONGEST_SECONDS)
     if found == _DONE:
-        live.expect("errors of the call", frozenset[int](), actor.stop(0)[0].errors)
+        (thread,) = actor.stop(0)
+        live.expect("what came of it, and errors", (Came.DONE, frozenset[int]()), (thread.came, thread.errors))
     return found
 
 

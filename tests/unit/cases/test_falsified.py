@@ -66,8 +66,8 @@ _NOT_JUDGED_IN = {
     "memory/read-only-pins": ("load ",),
     # how far a thread is that writes on and on, and what came of it in one round: whether it goes on is judged
     "memory/flushed": ("load ", "stop "),
-    # how often a thread has read on, and when one ended that is seen to end
-    **dict.fromkeys(("thp/zswap-makes-room", "thp/guarded-and-protected"), ("stop ",)),
+    # how often a thread has read on
+    "thp/zswap-makes-room": ("stop ",),
     # UFFDIO_API: it asks for no feature
     **dict.fromkeys(("memory/woken-threads", "memory/told-in-order"), ("call ioctl 3 3222841919 ",)),
     "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import combinations
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.cpu_time import thread_seconds
 from hugepage_qa.cases.handled_pages import (
     PAGES,
     WORD_OF_A_THREAD,
@@ -21,7 +22,6 @@ from hugepage_qa.cases.mapped_memory import value_or_signal
 from hugepage_qa.cases.userfaultfd import MESSAGE_SIZE, Feature
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Came
-from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 WOKEN = Area("memory/woken-threads")
 
@@ -221,11 +221,11 @@ def _expect_asleep(live: Live, watched: Watched) -> None:
             # whose waiting nobody is told of may not sleep either, and what follows would be waited for in vain
             live.fail(f"what comes of a fault of page {page}", _IS_WOKEN, found)
         live.host.wait_until(lambda: _are_asleep(live, actor))
-        before = _used_seconds(live, actor)
+        before = thread_seconds(live, actor)
         other = live.actor()
         other.compute(_OTHERS_SECONDS)
         other.end()
-        used = {thread: seconds - before[thread] for thread, seconds in _used_seconds(live, actor).items()}
+        used = {thread: seconds - before[thread] for thread, seconds in thread_seconds(live, actor).items()}
         awake = [thread for thread, seconds in used.items() if seconds >= _AWAKE_SECONDS]
         live.expect(f"threads that use a CPU while they wait for page {page}", [], awake)
         watched.handle(page, True)
@@ -238,19 +238,8 @@ def _what_comes_of(live: Live, actor: Actor, poll: "_EventPoll") -> str:
     """Return what is seen of a fault so far: that ``poll`` is woken, or that the thread that has it does not wait."""
     if poll.is_woken():
         return _IS_WOKEN
-    longest = max(_used_seconds(live, actor).values(), default=0.0)
+    longest = max(thread_seconds(live, actor).values(), default=0.0)
     return _USES_A_CPU if longest >= _SPUN_SECONDS else _NEITHER
-
-
-def _used_seconds(live: Live, actor: Actor) -> dict[str, float]:
-    """Return the CPU time of each thread that ``actor`` has started; it answers requests itself meanwhile."""
-    threads = f"proc/{actor.pid}/task"
-    found = {
-        thread: split_stat(live.host.read(f"{threads}/{thread}/stat") or "")
-        for thread in live.host.names(threads)
-        if thread != str(actor.pid)
-    }
-    return {thread: state_and_cpu_seconds(fields)[1] for thread, fields in found.items()}
 
 
 def _have_all_wait(live: Live, watched: Watched) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.cpu_time import thread_seconds
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -23,7 +24,6 @@ from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
-from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 GUARDED_AND_PROTECTED = Area("thp/guarded-and-protected", sizes=Sizes.ONCE)
 
@@ -206,7 +206,7 @@ def _what_comes_of(live: Live, memory: Memory, place: tuple[int, int], *, by_pro
 
     def look() -> str:
         # before the entry: who is done goes on to use a CPU
-        used = _used_seconds(live, memory)
+        used = max(thread_seconds(live, actor).values(), default=0.0)
         if memory.pagemap([last])[0] & _GUARD:
             return _DONE
         return _USES_A_CPU if used >= _SPUN_SECONDS else _NEITHER
@@ -216,14 +216,6 @@ def _what_comes_of(live: Live, memory: Memory, place: tuple[int, int], *, by_pro
         (thread,) = actor.stop(0)
         live.expect("what came of it, and errors", (Came.DONE, frozenset[int]()), (thread.came, thread.errors))
     return found
-
-
-def _used_seconds(live: Live, memory: Memory) -> float:
-    """Return the CPU time of the thread that the process of ``memory`` has started, or of the longest of them."""
-    threads = f"proc/{memory.actor.pid}/task"
-    others = [thread for thread in live.host.names(threads) if thread != str(memory.actor.pid)]
-    found = [split_stat(live.host.read(f"{threads}/{thread}/stat") or "") for thread in others]
-    return max((state_and_cpu_seconds(fields)[1] for fields in found), default=0.0)
 
 
 def _wrong(memory: Memory, place: tuple[int, int], value: int | None) -> int:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.cpu_time import cpu_seconds
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -31,7 +32,6 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
-from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 SWAPPED_PARTS = Area("thp/swapped-parts", sizes=Sizes.ONCE)
 
@@ -101,7 +101,7 @@ def _expect_room_of_an_end(live: Live, point: str, file: HugeFile, end: int, swa
         return live.host.file_system(point).taken_bytes
 
     def seconds() -> float:
-        return state_and_cpu_seconds(split_stat(live.host.read(f"proc/{cutter.pid}/stat") or ""))[1]
+        return cpu_seconds(live, str(cutter.pid))
 
     before = occupied()
     cutter = file.actor.fork()

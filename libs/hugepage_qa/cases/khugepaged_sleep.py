@@ -6,8 +6,8 @@ Its clock, full_scans, stands still also while it works on a list that is long.
 import re
 from collections.abc import Callable
 
+from hugepage_qa.cases.cpu_time import cpu_seconds
 from hugepage_qa.cases.live import Live
-from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 
 #: it waits for its next round, or for memory after a failed allocation (khugepaged_wait_work(),
 #: khugepaged_alloc_sleep()): what else it waits for while it works is not interruptible
@@ -47,16 +47,12 @@ def is_starved(live: Live) -> bool:
     name = thread(live)
     if name is None:
         return False
-    before = _processor_seconds(live, name)
+    before = cpu_seconds(live, name)
     states = []
     for _look in range(_LOOKS):
         live.host.pause(_LOOK_SECONDS / _LOOKS)
         states.append(_WORKING.search(live.host.read(f"proc/{name}/status") or ""))
-    return any(states) and _processor_seconds(live, name) - before < _LOOK_SECONDS / 2
-
-
-def _processor_seconds(live: Live, name: str) -> float:
-    return state_and_cpu_seconds(split_stat(live.host.read(f"proc/{name}/stat") or ""))[1]
+    return any(states) and cpu_seconds(live, name) - before < _LOOK_SECONDS / 2
 
 
 def shows_threads(live: Live) -> bool:

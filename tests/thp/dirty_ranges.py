@@ -97,7 +97,8 @@ def cut_and_written_back(live: Live, file: KnownFile) -> None:
             file.punch(start, length)
             file.actor.call("fsync", file.descriptor)
             counted = _unwritten(live, file)
-            known = {Quirk.HOLE_STAYS_DIRTY: counted} if counted != _NONE and _is_clean(live, file) else None
+            is_known = counted != _NONE and file.directory == live.host.disk("ext4") and _is_clean(live, file)
+            known = {Quirk.HOLE_STAYS_DIRTY: counted} if is_known else None
             live.expect("pages dirty, under writeback then", _NONE, counted, known)
     file.expect("with holes")
 

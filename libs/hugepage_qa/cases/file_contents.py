@@ -82,7 +82,7 @@ class KnownFile:
     def __init__(self, live: Live, actor: Actor, directory: str, room: int) -> None:
         """Make an empty one, which never gets longer than ``room`` bytes. Raises OSError."""
         self._live = live
-        self._directory = directory
+        self.directory = directory
         self.actor = actor
         self.descriptor = self.beside()
         self.contents = Contents([])
@@ -97,7 +97,7 @@ class KnownFile:
 
     def beside(self) -> int:
         """Have its actor make another file without a name there, and return the descriptor. Raises OSError."""
-        return self._live.open(self.actor, self._directory, os.O_RDWR | self._live.host.uapi.o_tmpfile)
+        return self._live.open(self.actor, self.directory, os.O_RDWR | self._live.host.uapi.o_tmpfile)
 
     def map(self) -> Memory:
         """Map it where huge pages fit, shared, from its first byte to the end of the huge page that has its last."""
@@ -135,7 +135,7 @@ class KnownFile:
 
     def copy(self) -> "KnownFile":
         """Return a copy that the file system makes (copy_file_range(2)). Raises OSError."""
-        copy = KnownFile(self._live, self.actor, self._directory, self._room)
+        copy = KnownFile(self._live, self.actor, self.directory, self._room)
         copy.copy_from(self, 0, 0, self.contents.length)
         copy.contents = Contents(self.contents.pieces)
         # what is written to it then is in neither of them

@@ -9,10 +9,9 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import (
-    expect_mapped_whole,
+    filled_file,
     let_only_pmd_inherit,
     map_file,
-    map_start_of_file,
     mount_tmpfs,
     shared_base_pages,
     shared_huge_pages,
@@ -68,16 +67,12 @@ def _expect_resident(live: Live, memory: Memory, expected: Mapping[str, int]) ->
 
 
 def _huge_pages_of_a_file(live: Live, pages: int) -> Memory:
-    memory = map_start_of_file(live, f"{mount_tmpfs(live, 'always')}/file", pages)
-    memory.fill()
-    expect_mapped_whole(live, memory, pages)
-    return memory
+    return filled_file(live, f"{mount_tmpfs(live, 'always')}/file", pages)
 
 
 def _private_mapping(live: Live, pages: int, use: Callable[[Memory], object]) -> Memory:
     path = f"{mount_tmpfs(live, 'always')}/file"
-    shared = map_start_of_file(live, path, pages)
-    shared.fill()
+    filled_file(live, path, pages)
     actor = live.actor()
     memory = map_file(live, actor, live.open(actor, path, os.O_RDWR), pages, shared=False)
     use(memory)

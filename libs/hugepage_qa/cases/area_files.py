@@ -46,13 +46,13 @@ def areas_of(module: ModuleType) -> list[Area]:
 
 
 def live_areas(folders: tuple[str, ...] = LIVE) -> Iterator[Area]:
-    """Yield the areas of the tests in ``folders``, or of one file: ``pool/demote``.
+    """Yield the areas of the tests in ``folders``, or of one file: ``pool/demote``, with dashes as in names of results.
 
     Raises InputError for what is neither.
     """
     directory = tests_directory()
     for folder in folders:
-        file = directory / f"{folder}.py"
+        file = directory / f"{folder.replace('-', '_')}.py"
         files = [file] if file.is_file() else sorted((directory / folder).glob("*.py"))
         if folder.partition("/")[0] not in LIVE or not files:
             raise InputError(

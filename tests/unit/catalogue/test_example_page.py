@@ -49,7 +49,7 @@ def test_what_the_page_says_is_found_and_documented(tmp_path: Path) -> None:
     (mine / "main.fmf").write_text(metadata, encoding="utf-8")
     (mine / "mine.py").write_text(python(), encoding="utf-8")
     (test,) = catalogued_tests(tmp_path)
-    assert [entry.name for entry in test.entries] == ["mine/empty-while-used"]
+    assert [entry.name for entry in test.entries] == ["mine/mine/empty-while-used"]
     assert not list(problems([test], References.known()))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from hugepage_qa.cases.expectations import Expectations
 from hugepage_qa.cases.free_ranges import has_free_range
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pool_shortage import PoolShortage
+from hugepage_qa.cases.pool_shortage import shortage
 from hugepage_qa.cases.pool_view import NO_POOL, Counters, PoolView, read_counters, read_pool_view
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import read_meminfo
@@ -270,8 +270,8 @@ class Live(Expectations):
         return sum(count << at - order for zone in zones for at, count in enumerate(zone.counts) if at >= order)
 
     def _shortage(self, pages: int, missing: int, memory: int, *, owed: bool) -> Exception:
-        shortage = PoolShortage(self.size, self.is_gigantic, pages, missing, memory)
-        return shortage.error(self.pool_file("nr_hugepages"), owed=owed)
+        path = self.pool_file("nr_hugepages")
+        return shortage(path, self.size, pages, missing, memory, is_gigantic=self.is_gigantic, owed=owed)
 
     # --- processes and memory ---
 

@@ -1,7 +1,5 @@
 """Why a pool has fewer pages than it was told to have: memory is short or fragmented, or the kernel is wrong."""
 
-from dataclasses import dataclass
-
 from hugepage_qa.cases.expectations import Failed
 from hugepage_qa.cases.result import FRAGMENTED
 from hugepage_qa.machine.host import CannotRun
@@ -18,30 +16,20 @@ RESERVES = Rule(
 _MARGIN = 256 * MIB
 
 
-@dataclass(frozen=True)
-class PoolShortage:
-    """``missing`` of ``pages`` pages of ``size`` bytes, of which the buddy allocator has no block if ``is_gigantic``.
+def shortage(
+    pool_file: str, size: int, pages: int, missing: int, memory: int, *, is_gigantic: bool, owed: bool
+) -> CannotRun | Failed:
+    """Return what to raise where a write to ``pool_file`` left ``missing`` of ``pages`` pages of ``size`` bytes out.
 
-    ``memory`` bytes were available.
+    ``memory`` bytes were available. Of what ``is_gigantic`` the buddy allocator has no blocks. It is CannotRun where
+    memory was short, or where the kernel has not ``owed`` them, and Failed otherwise.
     """
-
-    size: int
-    is_gigantic: bool
-    pages: int
-    missing: int
-    memory: int
-
-    def error(self, pool_file: str, *, owed: bool) -> Exception:
-        """Return what to raise: CannotRun where memory is short, or where the kernel has not ``owed`` them, or Failed.
-
-        ``pool_file`` is what was written.
-        """
-        size = format_size(self.size)
-        # no numbers that differ from case to case: a report shows one line for all that it kept out
-        if self.memory < 2 * self.pages * self.size + _MARGIN:
-            return CannotRun(f"memory is short: no pages of {size} and as much again for the machine itself are free")
-        if not owed:
-            lacks = f"range is free for a page of {size}" if self.is_gigantic else f"block is free for pages of {size}"
-            return CannotRun(f"{FRAGMENTED}: after compaction no {lacks}")
-        found = f"{self.pages - self.missing} with {self.memory >> 20} MiB available, after compaction"
-        return Failed(Difference(pool_file, RESERVES, f"{self.pages} pages", found))
+    page = format_size(size)
+    # no numbers that differ from case to case: a report shows one line for all that it kept out
+    if memory < 2 * pages * size + _MARGIN:
+        return CannotRun(f"memory is short: no pages of {page} and as much again for the machine itself are free")
+    if not owed:
+        lacks = f"range is free for a page of {page}" if is_gigantic else f"block is free for pages of {page}"
+        return CannotRun(f"{FRAGMENTED}: after compaction no {lacks}")
+    found = f"{pages - missing} with {memory >> 20} MiB available, after compaction"
+    return Failed(Difference(pool_file, RESERVES, f"{pages} pages", found))

@@ -8,7 +8,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from hugepage_qa.cases.case import Area, Case, Sizes, result_name
 from hugepage_qa.cases.expectations import Failed, KnownBug
 from hugepage_qa.cases.kernel_trouble import KERNEL_CONTENT, TAINT, find_trouble
-from hugepage_qa.cases.live import Live, running_mmu
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.machine_under_test import running_mmu
 from hugepage_qa.cases.memory_account import left_behind, read_account
 from hugepage_qa.cases.pool_view import (
     NO_HUGETLB,

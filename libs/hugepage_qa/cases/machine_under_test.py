@@ -1,0 +1,118 @@
+"""The machine that a case runs on: its page sizes, nodes and memory, as they were when the case began."""
+
+from hugepage_qa.cases.expectations import Expectations
+from hugepage_qa.cases.pool_view import PoolView, read_pool_view
+from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.cpu import read_cpu
+from hugepage_qa.kernel.facts import read_kernel_version
+from hugepage_qa.kernel.memory_layout import read_free_blocks
+from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.machine.host import Host
+from hugepage_qa.oracle.architecture import Mmu, find_mmu
+from hugepage_qa.oracle.rules import Rule
+
+
+class MachineUnderTest(Expectations):
+    """What the machine is like, seen by pages of ``size`` bytes: without one of the default size, 0 without hugetlb."""
+
+    def __init__(self, host: Host, size: int | None, rule: Rule) -> None:
+        super().__init__(rule, read_kernel_version(host), host.architecture)
+        self.host = host
+        self.largest_block = _largest_block(host)
+        """Bytes of the largest block of the buddy allocator."""
+        self._before = read_pool_view(host)
+        self.size = self._before.meminfo.get("Hugepagesize", 0) if size is None else size
+
+    @property
+    def before(self) -> PoolView:
+        """The pools as they were when the case began."""
+        return self._before
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether the machine has a pool of these pages."""
+        return self.size in self._before.pools
+
+    @property
+    def is_default(self) -> bool:
+        """Whether this is the size that /proc/meminfo counts."""
+        return self._before.meminfo.get("Hugepagesize") == self.size
+
+    @property
+    def is_largest(self) -> bool:
+        """Whether the machine has no larger page size."""
+        return self.size == max(self.sizes)
+
+    @property
+    def is_gigantic(self) -> bool:
+        """Whether the buddy allocator has no block of this size."""
+        return self.size > self.largest_block
+
+    @property
+    def mmu(self) -> Mmu:
+        """What the processor can map, in the mode that the kernel runs it in."""
+        return running_mmu(self.host)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All page sizes of the machine in bytes, ascending."""
+        return tuple(self._before.pools)
+
+    @property
+    def memory_total(self) -> int:
+        """The memory of the machine in bytes."""
+        return self._before.meminfo.get("MemTotal", 0)
+
+    @property
+    def base_page(self) -> int:
+        """The size of a base page in bytes."""
+        return self.host.base_page
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The NUMA nodes that have memory; empty for a kernel without CONFIG_NUMA."""
+        return tuple(node for node in self._before.nodes if self.node_meminfo(node).get("MemTotal", 0))
+
+    @property
+    def has_several_nodes(self) -> bool:
+        """Whether pages may lie on different NUMA nodes."""
+        return len(self._before.nodes) > 1
+
+    def node_meminfo(self, node: int) -> dict[str, int]:
+        """Return the meminfo of a node: bytes, or pages for HugePages_*."""
+        return read_meminfo(self.host, f"{node_directories(self.host)[node]}/meminfo")
+
+    def free_blocks(self, node: int | None, size: int) -> int:
+        """Return how many pages of ``size`` bytes the free blocks of a node, or of all, have room for."""
+        order = (size // self.base_page).bit_length() - 1
+        zones = (zone for zone in read_free_blocks(self.host) if node is None or zone.node == node)
+        return sum(count << at - order for zone in zones for at, count in enumerate(zone.counts) if at >= order)
+
+    def make_room(self) -> None:
+        """Drop clean caches and compact, as an administrator would (Documentation/admin-guide/sysctl/vm.rst)."""
+        self.host.write("proc/sys/vm/drop_caches", "3")
+        self.compact()
+
+    def compact(self, node: int | None = None) -> None:
+        """Compact all memory, or that of a node, for which each CPU puts what it has not yet on the lists there."""
+        of_node = None if node is None else f"{node_directories(self.host)[node]}/compact"
+        self.host.write(of_node or "proc/sys/vm/compact_memory", "1")
+
+
+def running_mmu(host: Host) -> Mmu:
+    """Return what the processor can map, in the mode that the kernel runs it in.
+
+    Raises InputError for an architecture that nobody has told us of.
+    """
+    kind = read_cpu(host).mmu
+    return find_mmu(host.architecture, host.base_page, kind.lower() if kind else None)
+
+
+def _largest_block(host: Host) -> int:
+    """Return the bytes of the largest block of the buddy allocator: /proc/buddyinfo has a column for each order."""
+    columns = (host.read("proc/buddyinfo") or "").partition("\n")[0].split()
+    orders = len(columns) - len(["Node", "0,", "zone", "DMA"])
+    if orders < 1:
+        raise InputError("/proc/buddyinfo: expected a line for each zone, found none")
+    return host.base_page << (orders - 1)

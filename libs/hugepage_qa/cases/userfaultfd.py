@@ -11,14 +11,13 @@ from typing import TypeVar
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory
 from hugepage_qa.cases.race import at_once
-from hugepage_qa.kernel.uapi import iowr
+from hugepage_qa.cases.userfaultfd_calls import API, UserfaultCalls, call_number, create_userfaultfd
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.version import KernelVersion
 
 Acted = TypeVar("Acted")
 
-_API = 0xAA
 #: faults of the kernel itself stay its own; flags that it does not know are EINVAL
 USER_MODE_ONLY, _USER_MODE_ONLY_SINCE = 1, KernelVersion(5, 11)
 # O_NONBLOCK, the same on all architectures
@@ -28,23 +27,6 @@ MESSAGE_SIZE = 32
 # include/uapi/asm-generic/poll.h
 _POLLIN = 1
 
-# include/uapi/linux/userfaultfd.h: the number and the argument of each UFFDIO_*, all of them _IOWR() but one
-_CALLS = {
-    "api": (0x3F, "3Q"),
-    "register": (0x00, "4Q"),
-    "copy": (0x03, "5q"),
-    "zeropage": (0x04, "4q"),
-    "move": (0x05, "5q"),
-    "writeprotect": (0x06, "3Q"),
-    "continue": (0x07, "4q"),
-    "poison": (0x08, "4q"),
-    "rwprotect": (0x09, "3Q"),
-}
-# UFFDIO_SET_MODE, an _IOW()
-_SET_MODE, _SWITCHED = 0x0A, "2Q"
-# UFFDIO_UNREGISTER, UFFDIO_WAKE, each an _IOR()
-_UNREGISTER, _WAKE, _RANGE = 0x01, 0x02, "2Q"
-_NUMBERS = {name: number for name, (number, _layout) in _CALLS.items()} | {"wake": _WAKE}
 _COPY_DONE = _MOVE_DONE = 4
 # UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES
 _HOLES_MOVE = 2
@@ -117,7 +99,7 @@ class PageFault:
     thread: int = 0
 
 
-class Userfault:
+class Userfault(UserfaultCalls):
     """Memory that is registered with a userfaultfd; nobody handles its faults, which end in SIGBUS.
 
     Those of one that ``waits`` end when another thread fills the page. Faults of the kernel itself, in a system call,
@@ -129,18 +111,18 @@ class Userfault:
     ) -> None:
         """Register ``memory``. Raises CannotRun where the kernel has no userfaultfd or not ``feature``, OSError."""
         self._memory = memory
-        self._actor = memory.actor
         #: whether messages tell of the byte that was accessed, and not of the page
         self.is_exact = Feature.EXACT_ADDRESS in feature
         flags = _NONBLOCK if waits else 0
         if not of_kernel and memory.kernel_version >= _USER_MODE_ONLY_SINCE:
             flags |= USER_MODE_ONLY
-        self.descriptor = _open(self._actor, feature if waits else Feature.SIGBUS | feature, flags)
+        descriptor = _open(memory.actor, feature if waits else Feature.SIGBUS | feature, flags)
+        super().__init__(memory.actor, descriptor)
         self.register(mode)
 
     def register(self, mode: int) -> None:
         """Register the memory, also for faults that were not the program's so far (UFFDIO_REGISTER). Raises Refused."""
-        *_words, self._promised = self._ioctl("register", self._memory.address, self._memory.length, mode, 0)
+        *_words, self._promised = self.make("register", self._memory.address, self._memory.length, mode, 0)
 
     def unregister(self, page: int = 0, *, offset: int = 0, length: int | None = None) -> None:
         """Have the kernel handle the faults of all pages from ``page`` on, or of ``length`` bytes. Raises Refused.
@@ -149,7 +131,7 @@ class Userfault:
         """
         start = page * self._memory.size + offset
         size = self._memory.length - start if length is None else length
-        self._act_on_range(_UNREGISTER, self._memory.address + start, size)
+        self.act_on_range("unregister", self._memory.address + start, size)
 
     def wake(self, first: int = 0, pages: int | None = None) -> None:
         """Have the threads that wait for ``pages`` pages from ``first`` on, by default all, try again (UFFDIO_WAKE).
@@ -157,15 +139,11 @@ class Userfault:
         Raises Refused.
         """
         count = self._memory.pages - first if pages is None else pages
-        self._act_on_range(_WAKE, self._memory.at(first), count * self._memory.size)
-
-    def _act_on_range(self, number: int, start: int, length: int) -> None:
-        argument = self._actor.uapi.pack(_RANGE, start, length)
-        self._actor.call("ioctl", self.descriptor, self._actor.uapi.ior(_API, number, len(argument)), argument)
+        self.act_on_range("wake", self._memory.at(first), count * self._memory.size)
 
     def promises(self, name: str) -> bool:
         """Tell whether the kernel said at the registration that the call ``name`` works on this memory."""
-        return bool(self._promised >> _NUMBERS[name] & 1)
+        return bool(self._promised >> call_number(name) & 1)
 
     def copy(
         self,
@@ -182,51 +160,43 @@ class Userfault:
         ``offset`` is added to both addresses, ``length`` is that of the page by default. A ``protected`` page is there
         to be read, until it may be written. Who waits for the page goes on unless it ``wakes`` nobody.
         """
-        size = self._memory.size if length is None else length
-        mode = (_FILLED_PROTECTED if protected else 0) | (0 if wakes else _WAKES_NOBODY)
-        words = self._ioctl("copy", self._memory.at(page) + offset, source.address + offset, size, mode, 0)
-        return words[_COPY_DONE]
+        target, mode = self._memory.at(page) + offset, _filling(protected, wakes)
+        return self.make("copy", target, source.address + offset, self._length(length), mode, 0)[_COPY_DONE]
 
     def move(self, source: Memory, page: int = 0, *, length: int | None = None, wakes: bool = True) -> int:
         """Have a missing page be the first page of ``source``, which is missing then (UFFDIO_MOVE).
 
         Returns the bytes moved, by default to be the whole page. Raises OSError.
         """
-        size = self._memory.size if length is None else length
-        mode = 0 if wakes else _WAKES_NOBODY
-        return self._ioctl("move", self._memory.at(page), source.address, size, mode, 0)[_MOVE_DONE]
+        target, mode = self._memory.at(page), _filling(False, wakes)
+        return self.make("move", target, source.address, self._length(length), mode, 0)[_MOVE_DONE]
 
     def moving(self, source: int, target: int, length: int, *, holes: bool = False) -> tuple[int, int]:
         """Have ``length`` bytes at the address ``source`` be at ``target``; return errno, and what .move tells.
 
         That is how many bytes were moved, or an error with a minus sign. With ``holes`` the source may have some.
         """
-        mode = _HOLES_MOVE if holes else 0
-        request = _request(self._actor, "move", target, source, length, mode, 0)
-        value, (told,) = self._actor.result_with_buffers("ioctl", self.descriptor, *request)
-        return -value, self._actor.uapi.unpack(_CALLS["move"][1], told)[_MOVE_DONE]
+        number, words = self.outcome("move", target, source, length, _HOLES_MOVE if holes else 0, 0)
+        return number, words[_MOVE_DONE]
 
     def copying(self, source: Memory, offset: int, length: int) -> tuple[int, int, bytes]:
         """Return the arguments of ioctl(2) that copy ``length`` bytes of ``source``, from ``offset`` on, to there."""
-        words = self._memory.address + offset, source.address + offset, length, 0, 0
-        return self.descriptor, *_request(self._actor, "copy", *words)
+        return self.arguments("copy", self._memory.address + offset, source.address + offset, length, 0, 0)
 
     def copied(self, source: Memory, offset: int, length: int) -> tuple[int, int]:
         """Copy as ``copying`` says; return errno, and what .copy tells: the bytes copied, or an error with a minus."""
-        value, (told,) = self._actor.result_with_buffers("ioctl", *self.copying(source, offset, length))
-        return -value, self._actor.uapi.unpack(_CALLS["copy"][1], told)[_COPY_DONE]
+        number, words = self.outcome("copy", self._memory.address + offset, source.address + offset, length, 0, 0)
+        return number, words[_COPY_DONE]
 
     def zero(self, page: int = 0, *, wakes: bool = True) -> None:
         """Fill a missing page with zeroes. Raises OSError."""
-        self._ioctl("zeropage", self._memory.at(page), self._memory.size, 0 if wakes else _WAKES_NOBODY, 0)
+        self.make("zeropage", self._memory.at(page), self._memory.size, _filling(False, wakes), 0)
 
     def write_protect(
         self, page: int = 0, *, on: bool = True, offset: int = 0, length: int | None = None, wakes: bool = True
     ) -> None:
         """Have writes to a page fault, or no longer; ``offset`` and ``length`` name a part of it. Raises OSError."""
-        size = self._memory.size if length is None else length
-        mode = int(on) | (0 if wakes else _PROTECTION_WAKES_NOBODY)
-        self._ioctl("writeprotect", self._memory.at(page) + offset, size, mode)
+        self.make("writeprotect", self._memory.at(page) + offset, self._length(length), _protecting(on, wakes))
 
     def read_write_protect(
         self, page: int = 0, *, on: bool = True, offset: int = 0, length: int | None = None, wakes: bool = True
@@ -235,27 +205,18 @@ class Userfault:
 
         ``offset`` and ``length`` name a part of it, or more. Raises Refused.
         """
-        size = self._memory.size if length is None else length
-        mode = int(on) | (0 if wakes else _PROTECTION_WAKES_NOBODY)
-        self.rwprotect(self._memory.at(page) + offset, size, mode)
+        self.rwprotect(self._memory.at(page) + offset, self._length(length), _protecting(on, wakes))
 
     def rwprotect(self, start: int, length: int, mode: int) -> None:
         """Call UFFDIO_RWPROTECT for ``length`` bytes at an address, with any mode. Raises Refused."""
-        self._ioctl("rwprotect", start, length, mode)
-
-    def set_mode(self, enable: int, disable: int) -> None:
-        """Switch features on and off (UFFDIO_SET_MODE). Raises Refused."""
-        argument = self._actor.uapi.pack(_SWITCHED, enable, disable)
-        self._actor.call("ioctl", self.descriptor, self._actor.uapi.iow(_API, _SET_MODE, len(argument)), argument)
+        self.make("rwprotect", start, length, mode)
 
     def go_on(self, *, offset: int = 0, length: int | None = None, protected: bool = False, wakes: bool = True) -> None:
         """Map a page, or ``length`` bytes, from ``offset`` on, which the file has (UFFDIO_CONTINUE). Raises OSError.
 
         What is ``protected`` is there to be read, until it may be written.
         """
-        size = self._memory.size if length is None else length
-        mode = (_FILLED_PROTECTED if protected else 0) | (0 if wakes else _WAKES_NOBODY)
-        self._ioctl("continue", self._memory.address + offset, size, mode, 0)
+        self.make("continue", self._memory.address + offset, self._length(length), _filling(protected, wakes), 0)
 
     def await_fault(self, live: Live) -> PageFault:
         """Return the fault of a thread, which waits until it is handled. Raises Failed where none is told."""
@@ -360,11 +321,20 @@ class Userfault:
 
     def poison(self, page: int = 0, *, offset: int = 0, length: int | None = None) -> None:
         """Have every access to a page, which is missing, end in SIGBUS; or to ``length`` bytes. Raises OSError."""
-        size = self._memory.size if length is None else length
-        self._ioctl("poison", self._memory.at(page) + offset, size, 0, 0)
+        self.make("poison", self._memory.at(page) + offset, self._length(length), 0, 0)
 
-    def _ioctl(self, name: str, *words: int) -> tuple[int, ...]:
-        return _ioctl(self._actor, self.descriptor, name, *words)
+    def _length(self, length: int | None) -> int:
+        return self._memory.size if length is None else length
+
+
+def _filling(protected: bool, wakes: bool) -> int:
+    """Return the mode of a call that fills."""
+    return (_FILLED_PROTECTED if protected else 0) | (0 if wakes else _WAKES_NOBODY)
+
+
+def _protecting(on: bool, wakes: bool) -> int:
+    """Return the mode of a call that protects, or no longer."""
+    return int(on) | (0 if wakes else _PROTECTION_WAKES_NOBODY)
 
 
 def protected_pages(memory: Memory) -> list[int]:
@@ -375,48 +345,28 @@ def protected_pages(memory: Memory) -> list[int]:
 def offered_features(live: Live) -> Feature:
     """Return what UFFDIO_API offers to who asks for nothing. Raises CannotRun without userfaultfd, OSError."""
     actor = live.actor()
-    descriptor = _create(actor, USER_MODE_ONLY if live.kernel_version >= _USER_MODE_ONLY_SINCE else 0)
-    _api, offered, _calls = _ioctl(actor, descriptor, "api", _API, 0, 0)
+    descriptor = create_userfaultfd(actor, USER_MODE_ONLY if live.kernel_version >= _USER_MODE_ONLY_SINCE else 0)
+    offered, _calls = answer_to_api(actor, descriptor, API, 0)
     return Feature(offered)
 
 
 def answer_to_api(actor: Actor, descriptor: int, api: int, features: int) -> tuple[int, int]:
     """Ask for ``features`` of a userfaultfd (UFFDIO_API), and return all features and calls. Raises Refused."""
-    _api, offered, calls = _ioctl(actor, descriptor, "api", api, features, 0)
+    _api, offered, calls = UserfaultCalls(actor, descriptor).make("api", api, features, 0)
     return offered, calls
 
 
 def register_range(memory: Memory, descriptor: int, mode: int) -> None:
     """Register ``memory`` with a userfaultfd of its actor (UFFDIO_REGISTER). Raises Refused."""
-    _ioctl(memory.actor, descriptor, "register", memory.address, memory.length, mode, 0)
-
-
-def _create(actor: Actor, flags: int) -> int:
-    try:
-        return actor.call("userfaultfd", flags)
-    except OSError as error:
-        if error.errno != errno.ENOSYS:
-            raise
-        raise CannotRun("this kernel has no userfaultfd") from error
+    UserfaultCalls(memory.actor, descriptor).make("register", memory.address, memory.length, mode, 0)
 
 
 def _open(actor: Actor, features: Feature, flags: int) -> int:
-    descriptor = _create(actor, flags)
+    descriptor = create_userfaultfd(actor, flags)
     try:
-        _ioctl(actor, descriptor, "api", _API, features, 0)
+        answer_to_api(actor, descriptor, API, features)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         raise CannotRun(f"userfaultfd of this kernel has not {features.name}") from error
     return descriptor
-
-
-def _request(actor: Actor, name: str, *words: int) -> tuple[int, bytes]:
-    number, layout = _CALLS[name]
-    argument = actor.uapi.pack(layout, *words)
-    return iowr(_API, number, len(argument)), argument
-
-
-def _ioctl(actor: Actor, descriptor: int, name: str, *words: int) -> tuple[int, ...]:
-    _, buffers = actor.call_with_buffers("ioctl", descriptor, *_request(actor, name, *words))
-    return actor.uapi.unpack(_CALLS[name][1], buffers[0])

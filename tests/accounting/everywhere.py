@@ -28,11 +28,10 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_policy import Mode, keep_to_one_cpu, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size
-from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import give_on_advice
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
-from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -163,9 +162,7 @@ def _prepare(live: Live) -> int | None:
     node = live.nodes[-1] if live.nodes else None
     need_swap(live, PAGES * size)
     live.set_knob_if_there(zswap_knob("enabled"), "N")
-    set_thp_policy(live, "madvise")
-    let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    give_on_advice(live)
     with_blocks(live, size, PAGES, node)
     if node is not None:
         need_memory(live, [node], PAGES * size)

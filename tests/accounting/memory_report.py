@@ -15,8 +15,8 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import allow_on_advice, expect_change, map_aligned, need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_memory import allow_on_advice, expect_change, map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages, huge_pages
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.memory_layout import read_free_blocks, read_zones
 from hugepage_qa.kernel.memory_report import MemoryReport, read_memory_report
@@ -140,8 +140,7 @@ def _on_node(live: Live, node: int, anonymous: int, shared: int) -> tuple[Memory
 def _fill(live: Live, node: int, memories: tuple[Memory, Memory]) -> None:
     """Fill the two; a page of the first is locked, and one of the other is mapped no more."""
     for memory in memories:
-        memory.fill()
-        need_blocks(live, memory, node if live.nodes else None)
+        fill_in_huge_pages(live, memory, node if live.nodes else None)
     first, other = memories
     first.actor.call("mlock", first.address, first.size)
     other.unmap(other.pages - 1, 1)

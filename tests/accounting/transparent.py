@@ -21,6 +21,7 @@ from hugepage_qa.cases.thp_memory import (
     pmd_size,
     read_counters,
 )
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MADV_HUGEPAGE
@@ -45,7 +46,7 @@ def anonymous_huge_pages(live: Live) -> None:
     size = pmd_size(live)
     with_blocks(live, size, 2)
     counted = {"AnonHugePages": 2 * size, "nr_anon_transparent_hugepages": 2, "thp_fault_alloc": 2}
-    memory = expect_change(live, counted, lambda: _advised(live, 2), partial(_fill, live))
+    memory = expect_change(live, counted, lambda: _advised(live, 2), partial(fill_in_huge_pages, live))
     mapping = memory.smaps()
     live.expect("AnonHugePages", 2 * size, mapping.anon_huge_pages)
     live.expect("Rss", 2 * size, mapping.rss)
@@ -311,13 +312,8 @@ def _advised(live: Live, pages: int, *, shared: bool = False) -> Memory:
 
 def _filled(live: Live, pages: int, *, shared: bool = False) -> Memory:
     memory = _advised(live, pages, shared=shared)
-    _fill(live, memory)
+    fill_in_huge_pages(live, memory)
     return memory
-
-
-def _fill(live: Live, memory: Memory) -> None:
-    memory.fill()
-    need_blocks(live, memory)
 
 
 def _touch(live: Live, memory: Memory) -> None:

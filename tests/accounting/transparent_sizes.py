@@ -14,13 +14,12 @@ from hugepage_qa.cases.thp_memory import (
     expect_change,
     let_only_pmd_inherit,
     map_aligned,
-    need_blocks,
     pmd_size,
     read_counters,
     room_for,
 )
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
-from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_HUGEPAGE, MAP_FIXED
@@ -179,8 +178,7 @@ def a_held_page_is_not_split(live: Live) -> None:
 
 def _filled_page(live: Live) -> Memory:
     memory = advised(live)
-    memory.fill()
-    need_blocks(live, memory)
+    fill_in_huge_pages(live, memory)
     return memory
 
 

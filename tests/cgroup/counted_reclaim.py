@@ -13,15 +13,12 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
 from hugepage_qa.cases.thp_memory import (
-    let_only_pmd_inherit,
     map_aligned,
     mapped_huge,
-    need_blocks,
     pmd_size,
     read_counters,
 )
-from hugepage_qa.cases.thp_policy import set_policy
-from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -50,9 +47,7 @@ def reclaimed_and_refaulted(live: Live) -> None:
     need_swap(live, 2 * _PAGES * pmd_size(live))
     live.set_knob_if_there(zswap_knob("enabled"), "N")
     live.set_knob(_SWAPPINESS, "100")
-    set_policy(live, "madvise")
-    let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    give_on_advice(live)
     compact_if_short(live, pmd_size(live), _PAGES)
     above = new_group(live, "memory", Version.TWO)
     rows: tuple[tuple[str, str, _Make], ...] = (
@@ -131,8 +126,7 @@ def _shared(live: Live, group: ControlGroup) -> Memory:
 
 def _huge_pages(live: Live, group: ControlGroup, *, shared: bool) -> Memory:
     memory = map_aligned(live, _PAGES, pmd_size(live), shared=shared, actor=actor_in(live, group), advice=MADV_HUGEPAGE)
-    memory.fill()
-    need_blocks(live, memory)
+    fill_in_huge_pages(live, memory)
     live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
     return memory
 

@@ -15,16 +15,13 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
     anon_huge_pages,
-    let_only_pmd_inherit,
     map_aligned,
     map_start,
     mapped_huge,
     mount_tmpfs,
-    need_blocks,
     pmd_size,
 )
-from hugepage_qa.cases.thp_policy import set_policy
-from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
@@ -279,9 +276,7 @@ def _group(live: Live) -> ControlGroup:
 
 def _memory(live: Live) -> dict[str, _Map]:
     """Return what maps memory of each kind, which gets huge pages until the case ends."""
-    set_policy(live, "madvise")
-    let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    give_on_advice(live)
     compact_if_short(live, pmd_size(live), _PAGES + 2)
     point = mount_tmpfs(live, "always")
 
@@ -296,8 +291,7 @@ def _memory(live: Live) -> dict[str, _Map]:
 
 def _filled(live: Live, memory: Memory) -> Memory:
     """Fill memory in huge pages, which nobody reclaims from then on. Raises CannotRun where it is too fragmented."""
-    memory.fill()
-    need_blocks(live, memory)
+    fill_in_huge_pages(live, memory)
     memory.lock()
     return memory
 

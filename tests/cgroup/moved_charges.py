@@ -23,7 +23,7 @@ from hugepage_qa.cases.thp_memory import (
     need_blocks,
     pmd_size,
 )
-from hugepage_qa.cases.thp_policy import huge_pages, map_in_parts
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages, huge_pages, map_in_parts
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -212,8 +212,7 @@ def _memory_in(live: Live, group: ControlGroup) -> Memory:
     memory.advise(mmap.MADV_DONTNEED)
     keep_to_one_cpu(live, memory.actor)
     group.add(memory.actor)
-    memory.fill()
-    need_blocks(live, memory)
+    fill_in_huge_pages(live, memory)
     live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
     expect_about(live, group, _USED, _PAGES)
     _expect_stat(live, group, rss=_PAGES, rss_huge=_PAGES)

@@ -8,9 +8,8 @@ from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hiera
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_statistics, read_statistics
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, mapped_huge, need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import set_policy
-from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -84,9 +83,7 @@ def _hierarchy(live: Live, version: Version) -> dict[ControlGroup, list[ControlG
 
 def _let_all_be_huge(live: Live) -> None:
     """Have memory get huge pages on advice, shared or not, until the case ends."""
-    set_policy(live, "madvise")
-    let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    give_on_advice(live)
     compact_if_short(live, pmd_size(live), _HUGE_PAGES)
 
 
@@ -98,8 +95,7 @@ def _with_huge_pages(live: Live, group: ControlGroup, pages: int) -> Actor:
     actor = group.actor()
     for shared in (False, True):
         memory = map_aligned(live, pages, pmd_size(live), shared=shared, actor=actor, advice=MADV_HUGEPAGE)
-        memory.fill()
-        need_blocks(live, memory)
+        fill_in_huge_pages(live, memory)
         live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
     return actor
 

@@ -23,11 +23,10 @@ from hugepage_qa.cases.thp_memory import (
     let_only_pmd_inherit,
     map_aligned,
     mapped_huge,
-    need_blocks,
     pmd_size,
     read_counters,
 )
-from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
@@ -67,7 +66,7 @@ def case(statement: str, source: str, *, since: str, nodes: int = 1) -> Callable
 def charged_and_given_back(live: Live, group: ControlGroup) -> None:
     memory = _memory_in(live, group)
     before = group.read_number(USED)
-    _fill(live, memory)
+    fill_in_huge_pages(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     _expect_charged(live, group, before, _PAGES)
     expect_statistics(live, group, {"anon_thp": memory.length, "thp_fault_alloc": _PAGES})
@@ -100,7 +99,7 @@ def shown_on_its_node(live: Live, group: ControlGroup) -> None:
     for shared in (False, True):
         memory = map_aligned(live, _PAGES, pmd_size(live), shared=shared, actor=actor, advice=MADV_HUGEPAGE)
         bind(memory, [here])
-        _fill(live, memory)
+        fill_in_huge_pages(live, memory)
         for node, other in ((here, there), (there, here), (here, there)):
             bind(memory, [node], MOVE_STRICTLY)
             found = mapped_huge(memory)
@@ -170,7 +169,7 @@ def charged_for_what_khugepaged_makes(live: Live, group: ControlGroup) -> None:
 def charged_for_the_rest(live: Live, group: ControlGroup) -> None:
     memory = _memory_in(live, group)
     before = group.read_number(USED)
-    _fill(live, memory)
+    fill_in_huge_pages(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     half = memory.size // 2
     for page in range(_PAGES):
@@ -303,12 +302,6 @@ def _read_of_shared_memory(live: Live) -> dict[str, int]:
 def _memory_in(live: Live, group: ControlGroup) -> Memory:
     """Return advised memory that was not touched, of a process in ``group`` that keeps to one CPU."""
     return advised(live, _PAGES, actor=actor_in(live, group))
-
-
-def _fill(live: Live, memory: Memory) -> None:
-    """Fill ``memory``. Raises CannotRun where there are too few free blocks for it."""
-    memory.fill()
-    need_blocks(live, memory)
 
 
 def _expect_charged(live: Live, group: ControlGroup, before: int, pages: int) -> None:

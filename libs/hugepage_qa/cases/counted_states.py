@@ -7,7 +7,8 @@ from functools import partial
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import swap_out
-from hugepage_qa.cases.thp_memory import free_lazily, map_aligned, mapped_huge, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import free_lazily, map_aligned, mapped_huge, pmd_size
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.process.actor import Actor
 
@@ -113,6 +114,5 @@ def _changed(counted: dict[str, int], changes: Mapping[str, int]) -> Mapping[str
 
 
 def _fill(live: Live, memory: Memory, node: int | None) -> None:
-    memory.fill()
-    need_blocks(live, memory, node)
+    fill_in_huge_pages(live, memory, node)
     live.expect("bytes in huge pages", memory.length, mapped_huge(memory))

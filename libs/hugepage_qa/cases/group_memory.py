@@ -10,8 +10,8 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu
 from hugepage_qa.cases.swapped import parts_out
-from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor
@@ -52,8 +52,7 @@ def huge_pages_in(live: Live, group: ControlGroup, pages: int) -> Memory:
     Raises CannotRun where memory is too fragmented for them.
     """
     memory = advised(live, pages, actor=actor_in(live, group))
-    memory.fill()
-    need_blocks(live, memory)
+    fill_in_huge_pages(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     return memory
 

@@ -6,10 +6,9 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, migrate
 from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
 from hugepage_qa.kernel.counters import read_vmstat
-from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
@@ -25,9 +24,7 @@ def two_nodes_with_room(live: Live, pages: int) -> tuple[int, int]:
     """
     nodes = here, there = live.nodes[:2]
     need_memory(live, nodes, pages * pmd_size(live))
-    set_policy(live, "madvise")
-    let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    give_on_advice(live)
     compact_if_short(live, pmd_size(live), 2 * pages)
     for node in nodes:
         expect_no_shortage(live, pmd_size(live), pages, node)
@@ -41,8 +38,7 @@ def filled_on(live: Live, actor: Actor, node: int, pages: int) -> Memory:
     """
     set_memory_policy(actor, Mode.BIND, [node])
     memory = map_aligned(live, pages, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
-    memory.fill()
-    need_blocks(live, memory, node)
+    fill_in_huge_pages(live, memory, node)
     return memory
 
 

@@ -6,7 +6,7 @@ from itertools import product
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
-from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import keep_min_free, let_only_pmd_inherit, map_aligned, need_blocks, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
@@ -33,6 +33,16 @@ def set_policy(live: Live, enabled: str, *, pmd: str = "inherit", defrag: str = 
     for size, path in size_directories(live.host, DIRECTORY).items():
         # since Linux 6.8
         live.set_knob_if_there(f"{path}/enabled", pmd if size == pmd_size(live) else "never")
+
+
+def give_on_advice(live: Live) -> None:
+    """Have anonymous and shared memory get PMD-sized pages on advice, and no smaller ones, until the case ends.
+
+    Raises CannotRun on a kernel without shared memory in huge pages.
+    """
+    set_policy(live, "madvise")
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
 
 
 def has_size_policy(live: Live) -> bool:
@@ -70,6 +80,12 @@ def allows(enabled: str, pmd: str, advice: int | None) -> bool:
 def advised(live: Live, pages: int = 1, advice: int | None = MADV_HUGEPAGE, *, actor: Actor | None = None) -> Memory:
     """Map aligned anonymous memory of PMD-sized pages with ``advice``, by default in an actor of its own."""
     return map_aligned(live, pages, pmd_size(live), actor=actor, advice=advice)
+
+
+def fill_in_huge_pages(live: Live, memory: Memory, node: int | None = None) -> None:
+    """Fill ``memory``. Raises CannotRun where ``node``, or all, are too fragmented for huge pages."""
+    memory.fill()
+    need_blocks(live, memory, node)
 
 
 def base_pages(live: Live, pages: int = 1) -> Memory:

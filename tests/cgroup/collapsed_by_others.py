@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_memory import USED, actor_in, need_exact_charges
-from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
+from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, collapses, expect_collapses, read_statistics
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu
@@ -76,9 +76,8 @@ def charged_to_the_owner(live: Live) -> None:
             memory.actor.end()
     made = 2 * _PAGES * len(rows)
     # what has to be tried again has an allocation each time
-    live.host.wait_until(lambda: _collapses(owners) >= made, ADDED_UP_SECONDS)
-    live.expect(f"thp_collapse_alloc of the owners, {made} at least", made, min(made, _collapses(owners)))
-    live.expect("thp_collapse_alloc of the callers", 0, _collapses(callers))
+    expect_collapses(live, owners, made)
+    live.expect("thp_collapse_alloc of the callers", 0, collapses(callers))
 
 
 @COLLAPSED_BY_OTHERS.case(
@@ -161,10 +160,6 @@ def _expect_charged(live: Live, pages: Mapping[ControlGroup, int], statistic: st
     expected = [(count, (huge if count else 0) * size) for count in pages.values()]
     seen = live.host.last_look(found, partial(eq, expected), ADDED_UP_SECONDS)
     live.expect(f"huge pages in {USED}, {statistic}; of the owners and of the callers", expected, seen)
-
-
-def _collapses(group: ControlGroup) -> int:
-    return read_statistics(group).get("thp_collapse_alloc", 0)
 
 
 class CgroupCollapsedByOthers(LiveTest):

@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.group_memory import USED, actor_in
-from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_statistics, read_statistics
+from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_collapses, expect_statistics
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -134,8 +134,7 @@ def charged_for_a_collapse(live: Live, group: ControlGroup) -> None:
     _expect_charged(live, group, before, _PAGES)
     expect_statistics(live, group, {"anon_thp": memory.length, "thp_fault_alloc": 0})
     # what has to be tried again has an allocation each time
-    live.host.wait_until(lambda: _collapses(group) >= _PAGES, ADDED_UP_SECONDS)
-    live.expect(f"thp_collapse_alloc, {_PAGES} at least", _PAGES, min(_PAGES, _collapses(group)))
+    expect_collapses(live, group, _PAGES)
     memory.expect_filled()
     memory.unmap()
     _expect_charged(live, group, before, 0)
@@ -323,10 +322,6 @@ def _expect_on_nodes(live: Live, group: ControlGroup, expected: Mapping[int, int
     """Expect anon_thp of these nodes in memory.numa_stat to be so many bytes."""
     named = {f"anon_thp N{node}": length for node, length in expected.items()}
     expect_statistics(live, group, named, "memory.numa_stat")
-
-
-def _collapses(group: ControlGroup) -> int:
-    return read_statistics(group).get("thp_collapse_alloc", 0)
 
 
 class CgroupTransparent(LiveTest):

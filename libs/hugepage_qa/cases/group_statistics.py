@@ -10,6 +10,7 @@ from hugepage_qa.cases.live import Live
 #: statistics of a group are added up every two seconds (mm/memcontrol.c FLUSH_TIME)
 ADDED_UP_SECONDS = 6.0
 _STAT = "memory.stat"
+_COLLAPSES = "thp_collapse_alloc"
 
 
 def expect_statistics(live: Live, group: ControlGroup, expected: Mapping[str, int], file: str = _STAT) -> None:
@@ -21,6 +22,17 @@ def expect_statistics(live: Live, group: ControlGroup, expected: Mapping[str, in
 
     statistics = live.host.last_look(found, partial(eq, expected), ADDED_UP_SECONDS)
     live.expect(f"{file} of {group.path}", dict(expected), statistics)
+
+
+def collapses(group: ControlGroup) -> int:
+    """Return how many huge pages were made of what ``group`` is charged for, 0 where the kernel does not tell."""
+    return read_statistics(group).get(_COLLAPSES, 0)
+
+
+def expect_collapses(live: Live, group: ControlGroup, least: int) -> None:
+    """Expect ``group`` to show that ``least`` huge pages, or more, were made of what it is charged for."""
+    live.host.wait_until(lambda: collapses(group) >= least, ADDED_UP_SECONDS)
+    live.expect(f"{_COLLAPSES} of {group.path}, {least} at least", least, min(least, collapses(group)))
 
 
 def read_statistics(group: ControlGroup, file: str = _STAT) -> dict[str, int]:

@@ -212,11 +212,7 @@ def a_populated_mapping_is_limited(live: Live, group: HugetlbGroup) -> None:
 
 
 def _segment(live: Live, actor: Actor, pages: int) -> Memory:
-    segment = get_segment(live, pages * live.size, actor)
-    memory = segment.attach()
-    # it goes with the last process that has it attached
-    segment.remove()
-    return memory
+    return get_segment(live, pages * live.size, actor).attach_for_good()
 
 
 def _file(live: Live, actor: Actor, pages: int) -> Memory:

@@ -172,9 +172,7 @@ def _read_first(live: Live, actor: Actor) -> Memory:
 
 
 def _of_a_segment(live: Live, actor: Actor) -> Memory:
-    segment = get_segment(live, live.size, actor)
-    memory = segment.attach()
-    segment.remove()
+    memory = get_segment(live, live.size, actor).attach_for_good()
     memory.fill()
     return memory
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import (
-    Segment,
     get_segment,
     get_segment_of_no_size,
     new_memfd,
@@ -33,13 +32,6 @@ def _need_the_chosen_size(live: Live) -> None:
         raise CannotRun(f"the machine has no pages of {CHOSEN}")
 
 
-def _attached(segment: Segment) -> Memory:
-    """Attach ``segment``, which goes with the actor then."""
-    memory = segment.attach()
-    segment.remove()
-    return memory
-
-
 def _of_a_file_on(live: Live, point: str) -> Memory:
     """Map a file on ``point``, which goes with the actor."""
     path = f"{point}/file"
@@ -51,7 +43,7 @@ def _of_a_file_on(live: Live, point: str) -> Memory:
 OF_A_SIZE: Kinds = {
     "MAP_HUGE_*": lambda live: live.map(1),
     "MFD_HUGE_*": lambda live: new_memfd(live).map(1),
-    "SHM_HUGE_*": lambda live: _attached(get_segment(live, live.size)),
+    "SHM_HUGE_*": lambda live: get_segment(live, live.size).attach_for_good(),
     "a mount with pagesize=": lambda live: _of_a_file_on(live, live.mount()),
 }
 
@@ -65,7 +57,7 @@ def _mapping(live: Live) -> Memory:
 OF_NO_SIZE: Kinds = {
     "MAP_HUGETLB": _mapping,
     "MFD_HUGETLB": lambda live: new_memfd_of_no_size(live).map(1),
-    "SHM_HUGETLB": lambda live: _attached(get_segment_of_no_size(live)),
+    "SHM_HUGETLB": lambda live: get_segment_of_no_size(live).attach_for_good(),
     "a mount": lambda live: _of_a_file_on(live, live.mount_other("", "hugetlbfs")),
 }
 

@@ -212,6 +212,12 @@ class Segment:
         where = actor.call("shmat", self.identifier, address, flags) % (1 << 64)
         return Memory(self._live, actor, where, self.pages, self._live.size)
 
+    def attach_for_good(self) -> Memory:
+        """Attach and remove it: it goes with the last process that has it attached. Raises OSError."""
+        memory = self.attach()
+        self.remove()
+        return memory
+
     def detach(self, memory: Memory) -> None:
         """Detach it where ``attach`` put it. Raises OSError."""
         memory.actor.call("shmdt", memory.address)

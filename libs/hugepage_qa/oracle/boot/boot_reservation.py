@@ -9,19 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hugepage_qa.oracle.architecture import Machine, Node
+from hugepage_qa.oracle.boot.early_memory import frames_of, untouched
 from hugepage_qa.oracle.boot.hugetlb_parameters import Allocation
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.sizes import GIB, MIB, Span
+from hugepage_qa.sizes import Span
 from hugepage_qa.version import KernelVersion
 
-#: what early boot takes from the top of a node's memory: struct pages (64 of 4096 bytes) and a fixed part
-_EARLY_SHARE = 64 / 4096
-_EARLY_FIXED = 96 * MIB
-#: what devices that cannot address more get below 4 GiB: swiotlb and the default CMA area of 64 MiB each, and some room
-_LOW_LIMIT = 4 * GIB
-_EARLY_LOW = 192 * MIB
-#: what they get of each node by CONFIG_CMA_SIZE_MBYTES
-_AREA_OF_DEVICES = 64 * MIB
 #: share of the free memory of a node that the buddy allocator hands out as huge pages without fail right after start
 _SURE_SHARE = 0.6
 #: from here on pages are allocated by several threads, each of which starts its round at the first node
@@ -101,10 +94,10 @@ def gigantic_room(node: Node, size: int, machine: Machine, taken: Bounds | None 
     ``taken`` is how many bytes of the node earlier gigantic reservations took.
     """
     taken = taken or Bounds(0, 0)
-    frames = _frames_of(node, size, machine)
+    frames = frames_of(node, size, machine)
     present = sum(span.size for span in node.spans)
     high = min(len(frames), (present - taken.low) // size)
-    low = len(_untouched(frames, node, machine)) - -(-taken.high // size)
+    low = len(untouched(frames, node, machine)) - -(-taken.high // size)
     return Bounds(max(0, low), max(0, high))
 
 
@@ -112,27 +105,10 @@ def contiguous_room(node: Node, size: int, machine: Machine) -> int:
     """Return how many bytes memblock surely finds on ``node`` in one range that is aligned to ``size`` bytes."""
     longest = 0
     run = Span(0, 0)
-    for frame in _untouched(_frames_of(node, size, machine), node, machine):
+    for frame in untouched(frames_of(node, size, machine), node, machine):
         run = Span(run.start, frame.end) if run.end == frame.start else frame
         longest = max(longest, run.size)
     return longest
-
-
-def _frames_of(node: Node, size: int, machine: Machine) -> list[Span]:
-    """Return the aligned ranges of ``size`` bytes of ``node`` that the kernel and its initramfs do not lie in."""
-    return [
-        frame
-        for span in _merge(node.spans)
-        for frame in _frames(span, size)
-        if not any(frame.overlaps(image) for image in machine.occupied)
-    ]
-
-
-def _untouched(frames: Sequence[Span], node: Node, machine: Machine) -> list[Span]:
-    """Return those of ``frames`` that no early allocation touches."""
-    spans = _merge(node.spans)
-    touched = [*_early(spans), *_early_low(machine), *_area_of_devices(spans, machine)]
-    return [frame for frame in frames if not any(frame.overlaps(span) for span in touched)]
 
 
 class _Memory:
@@ -286,53 +262,3 @@ class _Memory:
         free = node.managed - self._cma_bytes
         low = int((free - taken.high) * _SURE_SHARE) // size
         return Bounds(max(0, low), max(0, (node.managed - taken.low) // size))
-
-
-def _merge(spans: Sequence[Span]) -> list[Span]:
-    """Return ``spans`` ascending, those that touch joined: a huge page may cross their border."""
-    merged: list[Span] = []
-    for span in sorted(spans, key=lambda span: span.start):
-        if merged and merged[-1].end >= span.start:
-            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
-        else:
-            merged.append(span)
-    return merged
-
-
-def _frames(span: Span, size: int) -> list[Span]:
-    """Return the aligned ranges of ``size`` bytes that lie in ``span``."""
-    first = -(-span.start // size) * size
-    return [Span(start, start + size) for start in range(first, span.end - size + 1, size)]
-
-
-def _early(spans: Sequence[Span]) -> list[Span]:
-    """Return what early allocations of a node may touch: memblock hands out its memory from the top."""
-    return _top(spans, _EARLY_FIXED + int(sum(span.size for span in spans) * _EARLY_SHARE))
-
-
-def _early_low(machine: Machine) -> list[Span]:
-    """Return what is touched below 4 GiB, on whichever node that is."""
-    spans = [span for node in machine.nodes for span in node.spans if span.start < _LOW_LIMIT]
-    return _top(_merge([Span(span.start, min(span.end, _LOW_LIMIT)) for span in spans]), _EARLY_LOW)
-
-
-def _area_of_devices(spans: Sequence[Span], machine: Machine) -> list[Span]:
-    """Return where devices have memory of a node, on machines of several nodes: from 4 GiB on, at the first place.
-
-    kernel/dma/contiguous.c dma_numa_cma_reserve(); mm/cma.c cma_alloc_mem().
-    """
-    if len(machine.nodes) == 1 or (machine.config or {}).get("CONFIG_CMA_SIZE_PERNUMA") != "y":
-        return []
-    high = [Span(max(span.start, _LOW_LIMIT), span.end) for span in spans if span.end > _LOW_LIMIT]
-    return [Span(span.start, span.start + _AREA_OF_DEVICES) for span in high[:1]]
-
-
-def _top(spans: Sequence[Span], size: int) -> list[Span]:
-    """Return the uppermost ``size`` bytes of ``spans``, which are ascending."""
-    top = []
-    for span in reversed(spans):
-        if size <= 0:
-            break
-        top.append(Span(max(span.start, span.end - size), span.end))
-        size -= top[-1].size
-    return top

@@ -22,7 +22,8 @@ from hugepage_qa.process.marks import RUN
 from hugepage_qa.qemu.guest.booted_states import BootedStates
 from hugepage_qa.qemu.guest.driver import Driver, GuestError
 from hugepage_qa.qemu.guest.guest_site import NotHere, Site, default_site
-from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon, QemuSettings
+from hugepage_qa.qemu.guest.libvirt_configuration import QemuSettings
+from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
 from hugepage_qa.qemu.guest.libvirt_driver import LibvirtDriver
 from hugepage_qa.qemu.guest.libvirt_host import import_libvirt
 from hugepage_qa.qemu.guest.qemu_driver import QemuDriver

@@ -1,17 +1,13 @@
 """A libvirt daemon of our own, of which nothing stays; one that the machine runs is left alone, and does not see it."""
 
 import os
-import pwd
 import shlex
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
@@ -21,23 +17,17 @@ from hugepage_qa.process import subreaper
 from hugepage_qa.process.child import PIPE, WITH_OUTPUT, Child, PrivateMounts, find_installed
 from hugepage_qa.process.process_table import kill_and_wait
 from hugepage_qa.qemu.guest.guest_site import NotHere
+from hugepage_qa.qemu.guest.libvirt_configuration import QemuSettings, write_configuration
 
 #: the one with the drivers of QEMU alone where there is one (since libvirt 5.6)
 _PROGRAMS = ("virtqemud", "libvirtd")
 _PLACES = ("/usr/sbin", "/usr/bin", "/usr/local/sbin")
 _DRIVER = "libvirt/connection-driver/libvirt_driver_qemu.so"
 
-# of Debian: made by a package that starts the daemon of the machine; without it QEMU's driver does not come up
-_USER = "libvirt-qemu"
-
 #: over it lies what our own daemon reads; on Debian the packages of the daemon alone do not make it
 CONFIGURATION = Path("/etc/libvirt")
 
 _EXECUTABLE = 0o755
-
-#: a QEMU that is said to have this is asked at each start for the 400 properties of its processor one by one, else for
-#: all of them at once (qemuMonitorJSONGetGuestCPU, libvirt 5.8): 0.1 s instead of 0.4 s
-_EACH_PROPERTY = "cpu-unavailable-features"
 
 
 def find_daemon() -> tuple[Path, Path]:
@@ -82,61 +72,6 @@ def _without_capabilities() -> Sequence[str]:
     if program is None:
         raise NotHere("the program setpriv is not installed: install util-linux")
     return (program, "--inh-caps=-all", "--ambient-caps=-all", "--")
-
-
-@dataclass(frozen=True)
-class QemuSettings:
-    """What the daemon is told of the QEMU that it starts: hugetlbfs and user.
-
-    ``mounts`` are the hugetlbfs that it may use. With ``looks`` it is not told of them, but finds them, and no others:
-    systemd mounts one at /dev/hugepages, and libvirt makes directories in each that it finds, and changes its mode.
-    With a ``user`` QEMU is a process of that one, and files that it needs become his while it runs (dynamic_ownership).
-    """
-
-    mounts: Sequence[str]
-    looks: bool = False
-    user: int = 0
-
-
-def write_configuration(directory: Path, settings: QemuSettings) -> dict[str, str]:
-    """Write the daemon's files and return target -> source of those that replace files of the machine.
-
-    Each daemon has a UUID as of a host of its own: else libvirt would migrate nothing from one to another.
-    """
-    points = ", ".join(f'"{point}"' for point in settings.mounts)
-    write_durably(
-        directory / "qemu.conf",
-        f"""{"" if settings.looks else f"hugetlbfs_mount = [{points}]"}
-security_driver = "none"
-user = "+{settings.user}"
-group = "+{settings.user}"
-dynamic_ownership = {int(settings.user != 0)}
-namespaces = []
-stdio_handler = "file"
-capability_filters = ["{_EACH_PROPERTY}"]
-""",
-    )
-    write_durably(
-        directory / "daemon.conf",
-        f"""host_uuid = "{uuid4()}"
-unix_sock_dir = "{directory}"
-auth_unix_ro = "none"
-auth_unix_rw = "none"
-log_outputs = "3:stderr"
-""",
-    )
-    return {"/etc/libvirt/qemu.conf": str(directory / "qemu.conf"), **_accounts(directory)}
-
-
-def _accounts(directory: Path) -> dict[str, str]:
-    with suppress(KeyError):
-        pwd.getpwnam(_USER)
-        return {}
-    for name, line in (("passwd", f"{_USER}:x:64055:64055::/:/usr/sbin/nologin"), ("group", f"{_USER}:x:64055:")):
-        shutil.copyfile(Path("/etc", name), directory / name)
-        with (directory / name).open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-    return {f"/etc/{name}": str(directory / name) for name in ("passwd", "group")}
 
 
 # what the daemon writes, and where it would find D-Bus and thereby machined

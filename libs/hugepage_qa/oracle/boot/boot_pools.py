@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from hugepage_qa.oracle.boot.boot_reservation import Bounds, Pool, Reservation, contiguous_room, reserve
+from hugepage_qa.oracle.boot.boot_reservation import Bounds, Pool, Reservation, reserve
 from hugepage_qa.oracle.boot.cma import read_cma_only
+from hugepage_qa.oracle.boot.cma_areas import expect_cma, has_room_for_cma
 from hugepage_qa.oracle.boot.cstring import kstrtoul, string_get_size
 from hugepage_qa.oracle.boot.hugetlb_parameters import (
     EARLY_PARAMETERS,
@@ -30,7 +31,6 @@ from hugepage_qa.oracle.rules import (
     ALL_FREE,
     ALLOC_THREADS,
     CMA_AREA,
-    CMA_ON_NODE,
     CMA_ONLY,
     CMA_SKIPS_GIGANTIC,
     DEFAULT_FILES,
@@ -58,13 +58,10 @@ from hugepage_qa.version import KernelVersion
 
 #: a system with less left than this may panic for want of memory before it reaches its init
 _ROOM_TO_BOOT = 192 * MIB
-#: areas that are none of huge pages, such as that of cma= or CONFIG_CMA_SIZE_MBYTES
-_OTHER_AREAS = 512 * MIB
 #: numbers of an unsigned long: what falls below 0 wraps to the last of them
 _UNSIGNED_LONG = 1 << 64
 #: hugetlb_register_all_nodes() walks over all nodes that are online, before over those with memory
 _FILES_OF_ALL_NODES = KernelVersion(6, 1)
-_CMA_SKIPS = "HugeTLB: hugetlb_cma is enabled, skip boot time allocation"
 
 
 def expect_pools(draft: Draft) -> None:
@@ -100,7 +97,7 @@ def expect_pools(draft: Draft) -> None:
     if 0 < reservation.bytes_at_most > room:
         draft.may_exhaust_memory = True
     _expect_sizes(draft)
-    _expect_cma(draft, plan, cma_only=cma_only)
+    expect_cma(draft, plan, cma_only=cma_only)
     as_reserved = _pools_as_reserved(draft, plan.default, reservation)
     _expect_counts(draft, plan, as_reserved, CMA_ONLY if cma_only else CMA_SKIPS_GIGANTIC)
     for size in as_reserved:
@@ -119,7 +116,7 @@ def _pools_as_reserved(draft: Draft, default: int, reservation: Reservation) -> 
     if not is_set_before_init(draft):
         return reservation.pools
     is_empty = reservation.pools[default].total.high == 0
-    expect_set_before_init(draft, default, is_certain=is_empty and _cma_is_certain(draft))
+    expect_set_before_init(draft, default, is_certain=is_empty and has_room_for_cma(draft))
     return {size: pool for size, pool in reservation.pools.items() if size != default}
 
 
@@ -211,7 +208,7 @@ def _expect_counts(draft: Draft, plan: HugetlbPlan, pools: Mapping[int, Pool], r
     on_nodes = {allocation.size for allocation in plan.allocations if allocation.nodes}
     for size, pool in pools.items():
         by_cma = bool(draft.cma.total or draft.cma.open_because) and draft.machine.mmu.is_gigantic(size)
-        if by_cma and (draft.cma.open_because or not _cma_is_certain(draft)):
+        if by_cma and (draft.cma.open_because or not has_room_for_cma(draft)):
             draft.leave_open(pool_subject(size, "nr_hugepages"), "memory decides whether the CMA area comes about")
             continue
         rule = rule_of_cma if by_cma else _count_rule(pool, size in on_nodes)
@@ -254,51 +251,6 @@ def _expect_shortages(draft: Draft, pool: Pool) -> None:
         subject = pool_subject(pool.size, "nr_hugepages", asked.node)
         shown = string_get_size(pool.size)
         draft.shortages.append(Shortage(subject, asked.pages, shown, asked.node, LOG_SHORTAGE))
-
-
-# --- hugetlb_cma= and hugepage_alloc_threads= ---
-
-
-def _cma_is_certain(draft: Draft) -> bool:
-    """Tell whether every node has room for its CMA area for sure.
-
-    It is one range; several are tried since 6.15, of memory above 4 GiB (mm/cma.c cma_declare_contiguous_multi()).
-    """
-    page = draft.machine.mmu.cma_page or 0
-    nodes = [node for node in draft.machine.nodes if node.number in draft.cma.nodes]
-    return all(contiguous_room(node, page, draft.machine) >= draft.cma.nodes[node.number] for node in nodes)
-
-
-def _leave_cma_open(draft: Draft, reason: str) -> None:
-    """Take what the log says of CMA areas, and of gigantic pages that depend on them, as it comes."""
-    draft.leave_open("hugetlb_cma", reason)
-    draft.tolerate("hugetlb_cma: ")
-    draft.tolerate(_CMA_SKIPS)
-    for size in draft.machine.sizes:
-        if draft.machine.mmu.is_gigantic(size):
-            draft.tolerate_shortage(string_get_size(size))
-
-
-def _expect_cma(draft: Draft, plan: HugetlbPlan, *, cma_only: bool) -> None:
-    if draft.cma.open_because:
-        _leave_cma_open(draft, draft.cma.open_because)
-        return
-    if draft.cma.total and not _cma_is_certain(draft):
-        _leave_cma_open(draft, "memory decides whether the area can be reserved")
-        return
-    draft.expect_messages(draft.cma.messages, CMA_AREA)
-    if draft.cma.total:
-        draft.expect("meminfo/CmaTotal", Between(draft.cma.total, draft.cma.total + _OTHER_AREAS), CMA_AREA)
-        for node in draft.machine.nodes:
-            area = draft.cma.nodes.get(node.number, 0)
-            draft.expect(f"node{node.number}/zoneinfo/cma", Between(area, area + _OTHER_AREAS), CMA_ON_NODE)
-        if cma_only:
-            return
-        if any(draft.machine.mmu.is_gigantic(allocation.size) for allocation in plan.allocations):
-            draft.expect_messages([_CMA_SKIPS], CMA_SKIPS_GIGANTIC)
-        else:
-            # said also of a gigantic size that was only named, or asked for with 0 pages
-            draft.tolerate(_CMA_SKIPS)
 
 
 def _threads(draft: Draft) -> int | None:

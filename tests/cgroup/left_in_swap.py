@@ -3,21 +3,24 @@
 import mmap
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from statistics import median
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
-from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.fragmentation import SAMPLES, compact_if_short
 from hugepage_qa.cases.group_memory import (
     IN_SWAP,
     USED,
+    give_what_is_in_swap,
     huge_pages_in,
     leave_memory,
     look_for_about,
     need_exact_charges,
+    wait_until_written,
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.swapped import swap_to_a_device
+from hugepage_qa.cases.swapped import parts_out, swap_to_a_device, swapped
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.machine.host import CannotRun
@@ -31,6 +34,8 @@ _PAGES = 4
 _ROOM = 6 * _PAGES
 #: for how long a CPU may keep what was given back, or charge for what it has not given yet
 _SECONDS = 20.0
+#: for how long what was in memory is looked at: it goes at once, or when memory is short
+_CACHED_SECONDS = 5.0
 SINCE = "5.8"  # what comes back from swap is charged when it is read
 
 #: of a huge page: who gives one of each back has a huge page less in all
@@ -102,6 +107,44 @@ def given_back(live: Live, group: ControlGroup, above: ControlGroup, _swap_off: 
                     _expect_charged(live, (group, above), IN_SWAP, _PAGES * (_PARTS - number) // _PARTS)
             memory.actor.end()
             _expect_charged(live, (group, above), IN_SWAP, 0)
+
+
+@case(
+    "memory.swap.current of a group has no longer what was written to swap and is still in memory, too, once that is"
+    " given back, by munmap(), MADV_DONTNEED or MADV_FREE, all at once or by parts, or when the process ends",
+    f"{DOC} memory.swap.current; mm/swapfile.c __try_to_reclaim_swap() TTRS_UNMAPPED",
+)
+def given_back_in_memory(live: Live, group: ControlGroup, _above: ControlGroup, _swap_off: Callable[[], None]) -> None:
+    for count, give_back in ((1, _GIVING[0]), (2, _GIVING[1]), (_PARTS, _GIVING[2]), (0, _GIVING[0])):
+        with live.about(f"{give_back[0]} of {count} parts"):
+            # whoever has a hold of a page in that moment keeps it and its place in swap
+            kept = median(_kept_in_swap(live, group, count, give_back[1]) for _sample in range(SAMPLES))
+            live.expect(
+                f"whether less than half of it is still in swap: {kept} bytes",
+                True,
+                kept < _PAGES * pmd_size(live) // 2,
+            )
+
+
+def _kept_in_swap(live: Live, group: ControlGroup, count: int, give_back: Callable[[Memory, int, int], None]) -> int:
+    """Return the bytes in swap that a group has more after memory went there, and was given back in so many parts."""
+    before = group.read_number(IN_SWAP)
+    memory = huge_pages_in(live, group, _PAGES)
+    live.host.wait_until(
+        partial(parts_out, live, memory, [(0, memory.length)], lambda: swapped(memory) == memory.length)
+    )
+    live.expect("bytes of the process in swap", memory.length, swapped(memory))
+    wait_until_written(live, group)
+    for part in range(count):
+        give_back(memory, part * memory.length // count, memory.length // count)
+    if not count:
+        memory.actor.end()
+    kept = live.host.last_look(
+        lambda: group.read_number(IN_SWAP) - before, lambda now: now < memory.size // 2, _CACHED_SECONDS
+    )
+    memory.actor.end()
+    give_what_is_in_swap(group)
+    return kept
 
 
 @case(

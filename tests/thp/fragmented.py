@@ -58,6 +58,20 @@ def blocks_made_again(live: Live) -> None:
 
 
 @FRAGMENTED.case(
+    "compaction that is asked for makes free blocks again of memory that is fragmented by shared memory, too, and the"
+    " pages that it moves hold what they held",
+    f"{COMPACTION}; mm/compaction.c isolate_migratepages_block(), compact_node()",
+)
+def blocks_of_shared_memory(live: Live) -> None:
+    found = _Found()
+    for _sample in range(SAMPLES):
+        fragments = fragment(live, _KEPT, shared=True)
+        found.look(live, fragments)
+        fragments.memory.actor.end()
+    found.expect_enough(live)
+
+
+@FRAGMENTED.case(
     "what is written to compact of a node makes free blocks of its fragmented memory again, and moves none of another"
     " node",
     "Documentation/ABI/stable/sysfs-devices-node compact; mm/compaction.c compact_store(), compact_node()",

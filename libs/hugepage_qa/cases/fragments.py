@@ -10,7 +10,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -129,13 +129,13 @@ class Fragments:
         live.expect("words of the pages that are left that changed", 0, wrong)
 
 
-def fragment(live: Live, kept: int = 8) -> Fragments:
-    """Fill a part of the memory with base pages, and give all but one of ``kept`` back.
+def fragment(live: Live, kept: int = 8, *, shared: bool = False) -> Fragments:
+    """Fill a part of the memory with base pages, ``shared`` or private, and give all but one of ``kept`` back.
 
     Raises CannotRun where the machine is too small.
     """
     join_free_pages(live)
-    return _fragment_part(live, kept)
+    return _fragment_part(live, kept, shared=shared)
 
 
 def fragment_nodes(live: Live, nodes: Iterable[int], kept: int = 8) -> list[Fragments]:
@@ -208,25 +208,30 @@ def take_free_blocks(live: Live, actor: Actor, left: int, node: int | None) -> N
     raise CannotRun(f"free blocks come back while they are taken: {fragmentation(live, pmd_size(live))}")
 
 
-def _fragment_part(live: Live, kept: int, node: int | None = None) -> Fragments:
+def _fragment_part(live: Live, kept: int, node: int | None = None, *, shared: bool = False) -> Fragments:
     scattered = fragmentation(live, pmd_size(live), node).scattered
     actor = live.actor()
     if node is not None:
         set_memory_policy(actor, Mode.BIND, [node])
-    return _fragment(live, actor, kept, min(_available(live, node) // _PARTS, _MOST + scattered), node)
+    length = min(_available(live, node) // _PARTS, _MOST + scattered)
+    return _fragment(live, actor, kept, length, node, shared=shared)
 
 
-def _fragment(live: Live, actor: Actor, kept: int, length: int, node: int | None = None) -> Fragments:
+def _fragment(
+    live: Live, actor: Actor, kept: int, length: int, node: int | None = None, *, shared: bool = False
+) -> Fragments:
     set_policy(live, "madvise")
+    if shared:
+        let_only_pmd_inherit(live)
     size = pmd_size(live)
     pages = length // size
     if pages <= _FEWEST_BLOCKS:
         raise CannotRun(f"the part of the memory that is fragmented has {pages} blocks of {size >> 20} MiB")
     before = fragmentation(live, size, node)
-    memory = map_aligned(live, pages, size, actor=actor)
+    memory = map_aligned(live, pages, size, shared=shared, actor=actor)
     actor.fill(memory.address, memory.length, live.base_page, 1)
     step = kept * live.base_page
-    actor.discard(memory.address + live.base_page, memory.length, step, step - live.base_page)
+    actor.discard(memory.address + live.base_page, memory.length, step, step - live.base_page, shared=shared)
     fragments = Fragments(memory, kept, before, fragmentation(live, size, node), node)
     tell(live, f"before {fragments.before}", f"fragmented {fragments.after}")
     return fragments

@@ -1,6 +1,7 @@
 """What an actor can be asked to do, and who it acts as."""
 
 import errno
+import mmap
 import os
 import platform
 import signal
@@ -183,9 +184,12 @@ class Actor:
         steps = [step] if step != _LEAST_STEP else []
         return int(self._ask("nonzero", address, length, *steps)[0])
 
-    def discard(self, address: int, length: int, step: int, part: int) -> None:
-        """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises Refused."""
-        self._ask("discard", address, length, step, part)
+    def discard(self, address: int, length: int, step: int, part: int, *, shared: bool = False) -> None:
+        """Give ``part`` bytes back at every multiple of ``step`` bytes (MADV_DONTNEED). Raises Refused.
+
+        ``shared`` memory keeps them but for MADV_REMOVE.
+        """
+        self._ask("discard", address, length, step, part, *([mmap.MADV_REMOVE] if shared else []))
 
     def compute(self, seconds: float) -> None:
         """Use ``seconds`` of a CPU, and touch no memory but the stack."""

@@ -37,6 +37,7 @@ _WITHOUT_HUGE_PAGES = {
     "allocated-behind-the-end",
     "blocks-made-again",
     "blocks-of-a-node-alone",
+    "blocks-of-shared-memory",
     "counted-text",
     "denied-and-forced-without-a-mapping",
     # flags of base pages, and counters of what is locked
@@ -316,7 +317,7 @@ def _without_compaction(events: Sequence[Event], *, blocks_are_made: bool) -> It
         yield last.get(asked, event)
 
 
-@pytest.mark.parametrize("recorded", _named("blocks-made-again"), ids=str)
+@pytest.mark.parametrize("recorded", _named("blocks-made-again", "blocks-of-shared-memory"), ids=str)
 def test_a_compaction_that_makes_no_blocks_is_missed(recorded: Recorded) -> None:
     events = list(_without_compaction(recorded.events, blocks_are_made=False))
     assert recorded.replay(events).verdict is Verdict.FAIL

@@ -9,7 +9,8 @@
  *     call NAME ARGUMENT...              a system call of its table
  *     late-store NAME ADDRESS...         store at the address, the first argument, make the call, and store there again
  *                                        before anything else; the value is what came of that: enum came
- *     discard ADDRESS LENGTH STEP BYTES  give BYTES back at each multiple of STEP
+ *     discard ADDRESS LENGTH STEP BYTES [ADVICE]
+ *                                        give BYTES back at each multiple of STEP, by MADV_DONTNEED or ADVICE
  *     compute MILLISECONDS               use that much time of a CPU, and touch no memory but the stack
  *     malloc LENGTH | free ADDRESS       of the C library
  *     libc                               its version times 1000 if it is glibc, else 0

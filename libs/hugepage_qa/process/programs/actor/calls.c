@@ -68,11 +68,12 @@ long make_call(const char *name, const long *a)
 void answer_discard(void)
 {
 	unsigned long *a = (unsigned long *)arguments;
+	int advice = a[4] ? (int)a[4] : MADV_DONTNEED;
 
 	if (!a[2])
 		return answer_malformed(); /* a step of 0 has no end */
 	for (unsigned long offset = 0; offset < a[1]; offset += a[2])
-		if (madvise((void *)(a[0] + offset), a[3], MADV_DONTNEED))
+		if (madvise((void *)(a[0] + offset), a[3], advice))
 			return answer_error(errno);
 	answer_value(0);
 }

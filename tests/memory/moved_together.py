@@ -1,14 +1,21 @@
 """Mappings beside each other that one mremap(2) moves: huge pages of a pool, and transparent ones."""
 
+import errno
 import mmap
 import signal
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.places import free_place
+from hugepage_qa.cases.mapped_memory import value_or_signal
+from hugepage_qa.cases.places import free_place, need_places_of_any_size, ordinary_memory
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mapped_huge, room_for, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 TOGETHER = Area("memory/moved-together")
 
@@ -81,6 +88,45 @@ def transparent_pages(live: Live) -> None:
                 moved.fill(3)
                 moved.expect_filled(3)
                 actor.end()
+
+
+@TOGETHER.case(
+    "ordinary memory at the target stays where it lies behind the length that is moved, and so does the rest of the"
+    " page, also of a hugetlb page that is moved with ordinary memory before it; or that is refused",
+    f"mremap(2) new_size; {HUGETLB_DOC} lengths are not aligned to huge pages; mm/mremap.c remap_move()",
+    since="5.16",
+    pages=2,
+)
+def length_within_a_page(live: Live) -> None:
+    need_places_of_any_size(live)
+    base, size = live.base_page, live.size
+    found, moved = list[tuple[int | str, ...]](), (3, 3, signal.SIGSEGV.name)
+    for before in (0, base):
+        actor = live.actor()
+        start = free_place(live, actor, 6) + size
+        target = start + 2 * size
+        live.map(1, actor, at=start, flags=MAP_FIXED_NOREPLACE)
+        if before:
+            ordinary_memory(live, actor, 1, start - base)
+        ordinary_memory(live, actor, 3, target - base)
+        ordinary_memory(live, actor, 1, target + size - base)
+        for end in (base, size - base):
+            actor.write(start + end, 3)
+            actor.write(target + end, 4)
+        length, flags = before + base, MREMAP_MAYMOVE | MREMAP_FIXED
+        with live.about(f"{before} bytes before it"):
+            answer = actor.result("mremap", start - before, length, length, flags, target - before)
+            # before 6.17 one mapping was moved, not two
+            allowed = -errno.EINVAL, -errno.EFAULT, target - before
+            live.expect("whether it is refused, or done where it may be", True, answer in allowed)
+        places = target + base, target + size - base, start + size - base
+        found.append(tuple(value_or_signal(partial(actor.read, place)) for place in places))
+        actor.end()
+    live.expect_pool(nr=2, free=2)
+    stayed = (4, 4, 3)
+    known = [moved, stayed if live.kernel_version < KernelVersion.parse(_SINCE) else moved]
+    what = "what lies behind it at the target, at both ends, and where it was"
+    live.expect(what, [stayed, stayed], found, {Quirk.MOVE_BEYOND_LENGTH: known})
 
 
 class MovedTogether(LiveTest):

@@ -110,6 +110,7 @@ class Quirk(Enum):
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
     MOVED_PAGE_OFF_NODES = "moved-page-off-nodes"
     SEGMENT_RSS_MULTIPLIED = "segment-rss-multiplied"
+    MOVE_BEYOND_LENGTH = "move-beyond-length"
     MOVE_MISPLACES_PAGES = "move-misplaces-pages"
     MOVED_PAGE_UNCOUNTED = "moved-page-uncounted"
     HINT_ROUNDED_TO_ZERO = "hint-rounded-to-zero"

@@ -378,6 +378,19 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.18.44, 7.2.6, 7.2.9, 7.2.11, 7.2.12; right on 7.3.4, 6.12.117",
         ),
         KnownIssue(
+            quirk=Quirk.MOVE_BEYOND_LENGTH,
+            summary="mremap() of a length that is no multiple of the huge page moves, replaces and cuts off whole huge "
+            "pages: what is mapped behind that length at the target is destroyed, and the rest of the page is gone",
+            example="4096 bytes of a page of 2M that holds 3 are moved to where 2 MiB of ordinary memory hold 4: 4096 "
+            "bytes further it reads 3 instead of 4, up to the end of these 2 MiB. Cut from 2 MiB + 4096 bytes to 2 MiB "
+            "a mapping loses its second page, of which munmap() of 4096 bytes is refused (EINVAL). So since 6.17 also "
+            "where ordinary memory before it is moved with it",
+            cause="align_hugetlb(), before 6.15 mremap() itself, rounds the old and the new length up to whole huge "
+            "pages, with which the target is unmapped (550a7d60bd5e)",
+            since=KernelVersion(5, 16),
+            seen="6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.MOVE_MISPLACES_PAGES,
             summary="mremap() puts pages elsewhere in the new mapping, or beside it, where page tables before them "
             "were never made and the addresses differ in their place within a page table",

@@ -50,6 +50,7 @@ class Quirk(Enum):
     CLOSING_UNMAPS_SHARED = "closing-unmaps-shared"
     MERGING_ENDS_PROTECTION = "merging-ends-protection"
     MOVED_SWAP_STAYS_PROTECTED = "moved-swap-stays-protected"
+    MOVED_TABLES_NOT_SOFT_DIRTY = "moved-tables-not-soft-dirty"
     ZEROED_MEMORY_COMES_BACK = "zeroed-memory-comes-back"
     SWAP_BY_FIRST_PAGE = "swap-by-first-page"
     SMALLER_COLLAPSE_MEETS_OWN_REFERENCES = "smaller-collapse-meets-own-references"

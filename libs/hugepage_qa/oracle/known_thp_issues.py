@@ -343,6 +343,18 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 8),
         seen="6.12.117, 7.3.4",
     ),
+    Quirk.MOVED_TABLES_NOT_SOFT_DIRTY: KnownIssue(
+        quirk=Quirk.MOVED_TABLES_NOT_SOFT_DIRTY,
+        summary="memory that mremap() moves with its page tables is not soft-dirty at the new address: who saves what "
+        "was written since is not told that something else is there",
+        example="2 MiB of base pages, 4 written to clear_refs, moved to another multiple of 2 MiB: 0 of 512 base pages "
+        "are soft-dirty; without the last base page 511 of 511 are. Huge pages are, but for those of a range of 1 GiB "
+        "that is moved as a whole (since 5.11)",
+        cause="move_normal_pmd() and move_normal_pud() move a table as it is, without what move_soft_dirty_pte() does "
+        "for each entry, and the new mapping has no VM_SOFTDIRTY",
+        since=KernelVersion(5, 0),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
     Quirk.SMALLER_COLLAPSE_MEETS_OWN_REFERENCES: KnownIssue(
         quirk=Quirk.SMALLER_COLLAPSE_MEETS_OWN_REFERENCES,
         summary="khugepaged leaves base pages that a smaller size would fit, where a page of a larger enabled size "

@@ -1,6 +1,5 @@
 """Protected memory, in huge pages or not, that KSM merges, or that UFFDIO_MOVE moves: what is protected then."""
 
-from collections import Counter
 from collections.abc import Callable
 from itertools import product
 
@@ -8,8 +7,15 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.closed_memory import VALUE, begin_access, close, fill, places
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
-from hugepage_qa.cases.merged_pages import KSM_DOC, await_merged, base_page_count, shared_frames, start_merging
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.merged_pages import (
+    KSM_DOC,
+    await_merged,
+    base_page_count,
+    merged_pages,
+    shared_frames,
+    start_merging,
+)
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
@@ -115,8 +121,8 @@ def _expect_kept(live: Live, memory: Memory, equal: Memory, protect: Protect, va
     """
     unprotect = protect(memory)
     memory.advise(MADV_MERGEABLE)
-    await_merged(live, memory, lambda: len(_merged(memory, equal)))
-    every, lost = base_page_count(live, memory), _merged(memory, equal)
+    await_merged(live, memory, lambda: len(merged_pages(memory, equal)))
+    every, lost = base_page_count(live, memory), merged_pages(memory, equal)
     accesses = [*product(places(memory.size), (True,) if protect is _write_protect else (False, True))]
     marked = len(protected_pages(memory))
     found = marked, [_came(memory, place, writes=writes, value=value) for place, writes in accesses]
@@ -126,19 +132,6 @@ def _expect_kept(live: Live, memory: Memory, equal: Memory, protect: Protect, va
     live.expect(subject, wanted, found, {Quirk.MERGING_ENDS_PROTECTION: known})
     unprotect()
     live.expect("base pages that are protected no longer, and are", [], protected_pages(memory))
-
-
-def _merged(memory: Memory, equal: Memory) -> set[int]:
-    """Return which base pages have the frames of ``equal``, or one frame with others of ``memory``."""
-    frames, others = _frames(memory), _frames(equal)
-    times = Counter(frames)
-    pairs = zip(frames, others, strict=True)
-    return {number for number, (frame, other) in enumerate(pairs) if frame and (frame == other or times[frame] > 1)}
-
-
-def _frames(memory: Memory) -> list[int]:
-    """Return the frame of each base page, 0 where there is none in that moment."""
-    return [entry & FRAME if entry & PRESENT else 0 for entry in memory.whole_pagemap()]
 
 
 def _expect_written_alone(memory: Memory, *others: Memory) -> None:

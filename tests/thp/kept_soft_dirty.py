@@ -1,16 +1,34 @@
 """What was written since clear_refs was, and then moved or merged: who tracks a process is told of it still."""
 
 import mmap
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty
+from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty_pages
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, SOFT_DIRTY, Memory, runs
+from hugepage_qa.cases.merged_pages import (
+    KSM_DOC,
+    await_merged,
+    base_page_count,
+    merged_pages,
+    shared_frames,
+    start_merging,
+)
 from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, room_for, shared_base_pages, shared_huge_pages
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts, set_policy
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy
+from hugepage_qa.kernel.ksm import DIRECTORY
+from hugepage_qa.kernel.uapi import (
+    MADV_HUGEPAGE,
+    MADV_MERGEABLE,
+    MADV_NOHUGEPAGE,
+    MADV_POPULATE_WRITE,
+    MAP_FIXED,
+    MREMAP_FIXED,
+    MREMAP_MAYMOVE,
+)
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -82,6 +100,66 @@ def moved_with_all_beside(live: Live) -> None:
     _expect_none(live, left, all_of_them)
 
 
+@KEPT_SOFT_DIRTY.case(
+    "what was written since clear_refs was is soft-dirty still when KSM has merged it with equal pages: base pages,"
+    " huge pages, which it splits, and zeroes, of which it makes the zero page",
+    f"{SOFT}; {KSM_DOC}; mm/ksm.c replace_page()",
+    since="5.14",  # MADV_POPULATE_WRITE
+)
+def merged(live: Live) -> None:
+    start_merging(live)
+    live.set_knob(f"{DIRECTORY}/use_zero_pages", "1")
+    # what is merged before takes the place of what is written
+    equal, another = huge_pages(live), huge_pages(live)
+    for each in (equal, another):
+        each.advise(MADV_MERGEABLE)
+    found = await_merged(live, equal, lambda: shared_frames(equal, another))
+    live.expect("base pages with one frame for both", base_page_count(live, equal), found)
+    left, by_merging = dict[str, list[range]](), dict[str, list[range]]()
+    for make in (huge_pages, mapped_in_parts, base_pages, _zeroes):
+        memory, row = make(live), make.__name__.strip("_")
+        need_soft_dirty(live, memory)
+        with live.about(row):
+            written = _written_again(live, memory, zero=make is _zeroes)
+            memory.advise(MADV_MERGEABLE)
+            await_merged(live, memory, partial(_merged_count, memory, equal))
+            gone = merged_pages(memory, equal)
+            live.expect("whether KSM merged some of what was written", True, bool(written & gone))
+            lost = written - {*soft_dirty_pages(memory)}
+            left[row], by_merging[row] = runs(lost), runs(lost & gone)
+            if make is _zeroes:
+                memory.expect_zero()
+            else:
+                memory.expect_filled()
+        memory.actor.end()
+    subject = "written base pages that are soft-dirty no more"
+    live.expect(subject, _rows({}), _rows(left), {Quirk.MERGING_ENDS_SOFT_DIRTY: _rows(by_merging)})
+
+
+def _zeroes(live: Live) -> Memory:
+    memory = advised(live, 1, MADV_NOHUGEPAGE)
+    memory.advise(MADV_POPULATE_WRITE)
+    return memory
+
+
+def _written_again(live: Live, memory: Memory, *, zero: bool) -> set[int]:
+    """Write what is in some base pages again, and return which are soft-dirty then: all of a page that is huge."""
+    clear_refs(live, memory)
+    for number in (0, 1, 5, base_page_count(live, memory) - 1):
+        offset = number * live.base_page
+        memory.actor.write(memory.address + offset, 0 if zero else 1 + offset)
+    return {*soft_dirty_pages(memory)}
+
+
+def _merged_count(memory: Memory, other: Memory) -> int:
+    return len(merged_pages(memory, other))
+
+
+def _rows(pages: dict[str, list[range]]) -> dict[str, list[range]]:
+    """Return the rows that have pages."""
+    return {row: found for row, found in pages.items() if found}
+
+
 def _moved_to(live: Live, memory: Memory, offset: int, length: int, to: int) -> Memory:
     """Move a part of ``memory`` that holds what it was filled with, and return it there."""
     start, flags = memory.address + offset, MREMAP_MAYMOVE | MREMAP_FIXED
@@ -98,7 +176,7 @@ def _not_soft_dirty(there: Memory) -> list[range]:
 
 def _expect_none(live: Live, left: dict[str, list[range]], with_tables: dict[str, list[range]]) -> None:
     """Expect nothing to be left that is not soft-dirty; a known bug is of what was moved ``with_tables``."""
-    found = {row: pages for row, pages in left.items() if pages}
+    found = _rows(left)
     # tables of huge pages are moved since 5.11 alone
     known = {row: with_tables[row] for row in found}
     live.expect("base pages that are not soft-dirty", {}, found, {Quirk.MOVED_TABLES_NOT_SOFT_DIRTY: known})

@@ -1,10 +1,11 @@
 """KSM in a case: memory that ksmd is to merge, the wait until it has, and which base pages have one frame."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.kernel.ksm import DIRECTORY, has_ksm
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -68,6 +69,19 @@ def shared_frames(memory: Memory, other: Memory) -> int:
     """Return how many base pages of the one have the frame of the same base page of the other."""
     frames = zip(memory.present_frames(memory.pages), other.present_frames(other.pages), strict=False)
     return sum(one == another for one, another in frames)
+
+
+def merged_pages(memory: Memory, other: Memory) -> set[int]:
+    """Return which base pages have the frame of the same one of ``other``, or one frame with others of ``memory``."""
+    frames, others = _frames(memory), _frames(other)
+    times = Counter(frames)
+    pairs = zip(frames, others, strict=True)
+    return {number for number, (frame, other) in enumerate(pairs) if frame and (frame == other or times[frame] > 1)}
+
+
+def _frames(memory: Memory) -> list[int]:
+    """Return the frame of each base page, 0 where there is none in that moment."""
+    return [entry & FRAME if entry & PRESENT else 0 for entry in memory.whole_pagemap()]
 
 
 def base_page_count(live: Live, memory: Memory) -> int:

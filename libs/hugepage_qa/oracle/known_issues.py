@@ -49,6 +49,7 @@ class Quirk(Enum):
     HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
     CLOSING_UNMAPS_SHARED = "closing-unmaps-shared"
     MERGING_ENDS_PROTECTION = "merging-ends-protection"
+    MERGING_ENDS_SOFT_DIRTY = "merging-ends-soft-dirty"
     MOVED_SWAP_STAYS_PROTECTED = "moved-swap-stays-protected"
     MOVED_TABLES_NOT_SOFT_DIRTY = "moved-tables-not-soft-dirty"
     ZEROED_MEMORY_COMES_BACK = "zeroed-memory-comes-back"

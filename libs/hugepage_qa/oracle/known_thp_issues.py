@@ -332,6 +332,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(5, 7),
         seen="6.1.176, 6.12.117, 7.3.4",
     ),
+    Quirk.MERGING_ENDS_SOFT_DIRTY: KnownIssue(
+        quirk=Quirk.MERGING_ENDS_SOFT_DIRTY,
+        summary="memory that was written since clear_refs was is soft-dirty no more where KSM has merged it: who saves "
+        "what was written leaves it out",
+        example="512 base pages, 4 written to clear_refs, all written, merged with equal pages: 2 are soft-dirty. "
+        "Zeroes that KSM replaces by the zero page (use_zero_pages) stay so on 7.3.4",
+        cause="replace_page() makes the new entry of vm_page_prot, without the bit of the old one",
+        since=KernelVersion(3, 11),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
     Quirk.MOVED_SWAP_STAYS_PROTECTED: KnownIssue(
         quirk=Quirk.MOVED_SWAP_STAYS_PROTECTED,
         summary="protected memory that UFFDIO_MOVE moves is protected where it was missing, too, if it is in swap",

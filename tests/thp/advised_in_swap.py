@@ -3,26 +3,12 @@
 A huge page that was swapped out as a whole has one entry in its file, by which each base page of it is found.
 """
 
-import os
-
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
-from hugepage_qa.cases.group_memory import actor_in, leave_memory
-from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, runs
-from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
-from hugepage_qa.cases.swapped import swap_to_a_device
-from hugepage_qa.cases.thp_memory import (
-    expect_shared,
-    let_only_pmd_inherit,
-    map_file,
-    map_start,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.shared_in_swap import file_in_swap, file_pages_in_memory, swapping_group
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.kernel.uapi import MADV_WILLNEED
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.process_table import MAJOR_FAULTS, split_stat
@@ -43,11 +29,11 @@ _SINCE = "5.4"  # MADV_PAGEOUT; huge pages as a whole since Linux 6.12
 )
 def told_of_one(live: Live) -> None:
     count = pmd_size(live) // live.base_page
-    group = _swapping_group(live)
+    group, _device = swapping_group(live, _ROOM)
     for huge in ("never", "always"):
         for page in (2 * count - 1, count - 1, count // 2 + 3, 1, 0):
             with live.about(f"huge={huge}, base page {page}"):
-                memory = _memory_in_swap(live, group, huge)
+                memory = file_in_swap(live, group, huge, _PAGES)[0]
                 told = _told_when_there(live, memory, range(page, page + 1))
                 whole = range(page // count * count, (page // count + 1) * count)
                 live.expect("whether mincore(2) tells of what was wanted", True, page in told)
@@ -67,11 +53,11 @@ def told_of_one(live: Live) -> None:
 )
 def range_comes(live: Live) -> None:
     base, count = live.base_page, pmd_size(live) // live.base_page
-    group = _swapping_group(live)
+    group, _device = swapping_group(live, _ROOM)
     for huge in ("never", "always"):
         for part in (range(count), range(_PAGES * count), range(3, count - 2), range(count // 2, count + 5)):
             with live.about(f"huge={huge}, base pages {part.start} to {part.stop}"):
-                memory = _memory_in_swap(live, group, huge)
+                memory = file_in_swap(live, group, huge, _PAGES)[0]
                 told = _told_when_there(live, memory, part)
                 before = _major_faults(live, memory)
                 live.expect("words that changed", 0, memory.wrong(part.start * base, len(part) * base))
@@ -87,36 +73,6 @@ def range_comes(live: Live) -> None:
                 memory.actor.end()
 
 
-def _swapping_group(live: Live) -> ControlGroup:
-    """Return a group for who fills memory, on a machine that swaps to a device. Raises CannotRun."""
-    let_rest(live)
-    swap_to_a_device(live, _ROOM * pmd_size(live))
-    let_only_pmd_inherit(live)
-    return new_group(live, "memory", Version.TWO)
-
-
-def _memory_in_swap(live: Live, group: ControlGroup, huge: str) -> Memory:
-    """Return a file of a tmpfs as it is mapped by a process that is in no group: ``group`` had it swapped out.
-
-    Raises CannotRun.
-    """
-    path = f"{mount_tmpfs(live, huge)}/file"
-    writer, reader = actor_in(live, group), live.actor()
-    written = map_start(live, writer, live.open(writer, path, os.O_RDWR | os.O_CREAT), _PAGES)
-    expect_shared(live, written, huge == "always", f"huge={huge}")
-    # to make a group leave memory has its processes swapped out, too, whose faults would be counted
-    memory = map_file(live, reader, live.open(reader, path, os.O_RDWR), _PAGES)
-
-    def there() -> set[int]:
-        leave_memory(live, written, group)
-        return _in_memory(live, memory)
-
-    if live.host.last_attempt(there, lambda found: not found):
-        raise CannotRun("what was swapped out stays in memory")
-    writer.end()
-    return memory
-
-
 def _told_when_there(live: Live, memory: Memory, part: range) -> set[int]:
     """Want ``part`` of the base pages, and return which mincore(2) tells are in memory, when they come or time is over.
 
@@ -124,11 +80,7 @@ def _told_when_there(live: Live, memory: Memory, part: range) -> set[int]:
     """
     base = live.base_page
     memory.actor.call("madvise", memory.address + part.start * base, len(part) * base, MADV_WILLNEED)
-    return live.host.last_look(lambda: _in_memory(live, memory), lambda found: found >= {*part}, _SECONDS)
-
-
-def _in_memory(live: Live, memory: Memory) -> set[int]:
-    return base_pages_in_memory(live, memory.actor, memory.address, range(memory.length // live.base_page))
+    return live.host.last_look(lambda: file_pages_in_memory(live, memory), lambda found: found >= {*part}, _SECONDS)
 
 
 def _major_faults(live: Live, memory: Memory) -> int:

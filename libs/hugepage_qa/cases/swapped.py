@@ -1,7 +1,9 @@
 """Swap for a case, and memory that is swapped out."""
 
+import errno
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from hugepage_qa.cases.live import Live
@@ -11,7 +13,7 @@ from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.sizes import MIB
 
 #: what others may swap out meanwhile
@@ -51,11 +53,38 @@ def _add_swap(live: Live, size: int) -> Callable[[], None]:
     return live.once_at_the_end(partial(live.host.remove_swap, name))
 
 
+@dataclass(frozen=True)
+class SwapDevice:
+    """A loop device that the machine swaps to: a file without a name, which ``owner`` has as ``content``."""
+
+    owner: Actor
+    content: int
+    device: str
+    #: ends that the machine swaps to it (swapoff(2)), at the end of the case otherwise
+    end: Callable[[], None]
+
+    def lose(self, base_page: int) -> None:
+        """Have nothing on it be readable any more but its header, a base page.
+
+        Raises CannotRun where a loop device reads zeroes behind the end of its file, as on Linux 6.1.
+        """
+        self.owner.call("ftruncate", self.content, base_page)
+        descriptor = self.owner.call("openat", AT_FDCWD, self.device, os.O_RDONLY)
+        answer = self.owner.result("pread64", descriptor, bytes(base_page), base_page, base_page)
+        self.owner.call("close", descriptor)
+        if answer != -errno.EIO:
+            raise CannotRun("the loop devices of this kernel can be read behind the end of their files")
+
+
 def swap_to_a_device(live: Live, room: int) -> Callable[[], None]:
+    """Have the machine swap to a device as ``swap_device`` does, and return what ends it earlier. Raises CannotRun."""
+    return swap_device(live, room).end
+
+
+def swap_device(live: Live, room: int) -> SwapDevice:
     """Have the machine swap to a loop device of ``room`` bytes of shared memory, and nowhere else until the case ends.
 
-    Returns what ends it earlier. Raises CannotRun where the machine has other users, swap of its own, or no such
-    devices.
+    Raises CannotRun where the machine has other users, swap of its own, or no such devices.
     """
     if not live.host.is_thrown_away():
         raise CannotRun("swap on a device is for machines that are thrown away")
@@ -72,7 +101,7 @@ def swap_to_a_device(live: Live, room: int) -> Callable[[], None]:
     owner.call("ioctl", live.open(owner, device, os.O_RDWR), _LOOP_SET_FD, content)
     live.when_actors_have_ended(_detach, live.host, device)
     owner.call("swapon", device, 0)
-    return live.once_at_the_end(partial(_swap_off, live.host, device))
+    return SwapDevice(owner, content, device, live.once_at_the_end(partial(_swap_off, live.host, device)))
 
 
 def zswap_knob(name: str) -> str:

@@ -432,6 +432,20 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 15),
         seen="7.3.4",
     ),
+    Quirk.UNREADABLE_SWAP_COUNTED_TWICE: KnownIssue(
+        quirk=Quirk.UNREADABLE_SWAP_COUNTED_TWICE,
+        summary="a file of a tmpfs that cannot be read from swap cannot be emptied by ftruncate(), and what it has in "
+        "swap falls below 0 where it can",
+        example="2 MiB in swap on a device that fails: 512 base pages cannot be read; ftruncate(0), which leaves them "
+        "there: a write of the file fails with EIO as before. With a base page that was read before, or punched out, "
+        "the file is empty, and Swap in smaps is 18014398509479936 kB; when it is swapped out again swapoff(2) never "
+        "returns (7.3.4)",
+        cause="shmem_set_folio_swapin_error() takes what cannot be read off alloced and swapped, and leaves a marker "
+        "in its place. shmem_setattr() does nothing where alloced is 0, and shmem_undo_range() counts the marker as "
+        "taken from swap again",
+        since=KernelVersion(5, 19),
+        seen="6.12.117, 7.3.4",
+    ),
     Quirk.SWAP_BY_FIRST_PAGE: KnownIssue(
         quirk=Quirk.SWAP_BY_FIRST_PAGE,
         summary="mincore(2) and MADV_WILLNEED take the first base page of shared memory that was swapped out as a "

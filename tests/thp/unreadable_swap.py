@@ -1,15 +1,19 @@
-"""Files of a tmpfs in swap that cannot be read any more: they can be emptied, and hold what is written then."""
+"""Memory in swap that cannot be read any more: files can be emptied and written, and what lies beside it is there."""
 
 import errno
+import signal
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.group_memory import actor_in, leave_memory
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import Memory, runs, value_or_signal
 from hugepage_qa.cases.shared_in_swap import file_in_swap, swapping_group
 from hugepage_qa.cases.swapped import swapped
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_NOHUGEPAGE, MADV_WILLNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -19,6 +23,11 @@ UNREADABLE = Area("thp/unreadable-swap", sizes=Sizes.ONCE)
 _ROOM = 24
 #: below 0 what smaps shows is so much more
 _WRAP = 1 << 64
+
+#: where pagemap tells in which base page of swap what is not in memory is, as far as there is one type of swap
+_SLOT, _SLOTS = 5, (1 << 50) - 1
+#: base pages that are read together (SWAP_CLUSTER_MAX)
+_BATCH = 32
 
 #: what a read of its first byte and a write of it return, its blocks and its swap, in bytes
 Emptied = tuple[int, int, int, int]
@@ -78,6 +87,50 @@ def _as_it_is(file: HugeFile, memory: Memory) -> Emptied:
         blocks,
         swap,
     )
+
+
+@UNREADABLE.case(
+    "base pages in swap whose blocks cannot be read any more are lost, and no others: not what lies beside them in swap"
+    " and is read ahead with them, by a fault or MADV_WILLNEED",
+    "madvise(2) MADV_WILLNEED; Documentation/admin-guide/sysctl/vm.rst page-cluster; mm/swap_state.c"
+    " swap_cluster_readahead(); mm/page_io.c swap_read_folio()",
+    since="6.0",
+)
+def beside_bad_blocks(live: Live) -> None:
+    group, device = swapping_group(live, _ROOM)
+    lost, in_batch = dict[str, list[range]](), dict[str, list[range]]()
+    for cluster, advice in (("0", None), ("3", None), ("5", None), ("0", MADV_WILLNEED)):
+        live.set_knob("proc/sys/vm/page-cluster", cluster)
+        actor = actor_in(live, group)
+        # what else it has stays out of swap
+        actor.call("mlockall", live.host.uapi.mcl_current)
+        memory = advised(live, 1, MADV_NOHUGEPAGE, actor=actor)
+        memory.fill()
+        leave_memory(live, memory, group)
+        slots = [entry >> _SLOT & _SLOTS for entry in memory.whole_pagemap()]
+        bad = sorted(slots)[len(slots) * 5 // 8]
+        device.lose(bad * live.base_page)
+        if advice is not None:
+            memory.advise(advice)
+        row = f"page-cluster {cluster}, {'MADV_WILLNEED' if advice else 'faults alone'}"
+        with live.about(row):
+            gone = {slot for number, slot in reversed([*enumerate(slots)]) if _is_lost(live, memory, number)}
+            live.expect("whether what cannot be read is told", True, gone >= {slot for slot in slots if slot >= bad})
+        lost[row] = runs({slot for slot in gone if slot < bad})
+        in_batch[row] = runs({slot for slot in gone if bad - _BATCH < slot < bad})
+        actor.end()
+    right = {row: list[range]() for row in lost}
+    subject = "base pages that are lost though their blocks can be read"
+    live.expect(subject, right, lost, {Quirk.BAD_BLOCK_TAKES_NEIGHBOURS: in_batch})
+
+
+def _is_lost(live: Live, memory: Memory, number: int) -> bool:
+    """Tell whether a base page cannot be read; expect it to hold what it was filled with otherwise."""
+    place = number * live.base_page
+    found = value_or_signal(partial(memory.actor.read, memory.address + place))
+    is_lost = found == signal.SIGBUS.name
+    live.expect(f"what base page {number} holds, where it can be read", found if is_lost else 1 + place, found)
+    return is_lost
 
 
 class ThpUnreadableSwap(LiveTest):

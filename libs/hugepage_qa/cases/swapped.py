@@ -63,14 +63,14 @@ class SwapDevice:
     #: ends that the machine swaps to it (swapoff(2)), at the end of the case otherwise
     end: Callable[[], None]
 
-    def lose(self, base_page: int) -> None:
-        """Have nothing on it be readable any more but its header, a base page.
+    def lose(self, end: int) -> None:
+        """Have nothing of it be readable any more from ``end`` on, a multiple of the base page.
 
         Raises CannotRun where a loop device reads zeroes behind the end of its file, as on Linux 6.1.
         """
-        self.owner.call("ftruncate", self.content, base_page)
+        self.owner.call("ftruncate", self.content, end)
         descriptor = self.owner.call("openat", AT_FDCWD, self.device, os.O_RDONLY)
-        answer = self.owner.result("pread64", descriptor, bytes(base_page), base_page, base_page)
+        answer = self.owner.result("pread64", descriptor, bytes(1), 1, end)
         self.owner.call("close", descriptor)
         if answer != -errno.EIO:
             raise CannotRun("the loop devices of this kernel can be read behind the end of their files")

@@ -53,6 +53,7 @@ class Quirk(Enum):
     MOVED_SWAP_STAYS_PROTECTED = "moved-swap-stays-protected"
     MOVED_TABLES_NOT_SOFT_DIRTY = "moved-tables-not-soft-dirty"
     ZEROED_MEMORY_COMES_BACK = "zeroed-memory-comes-back"
+    BAD_BLOCK_TAKES_NEIGHBOURS = "bad-block-takes-neighbours"
     UNREADABLE_SWAP_COUNTED_TWICE = "unreadable-swap-counted-twice"
     SWAP_BY_FIRST_PAGE = "swap-by-first-page"
     SMALLER_COLLAPSE_MEETS_OWN_REFERENCES = "smaller-collapse-meets-own-references"

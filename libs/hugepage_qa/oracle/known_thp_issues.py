@@ -432,6 +432,17 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 15),
         seen="7.3.4",
     ),
+    Quirk.BAD_BLOCK_TAKES_NEIGHBOURS: KnownIssue(
+        quirk=Quirk.BAD_BLOCK_TAKES_NEIGHBOURS,
+        summary="a block of swap that cannot be read takes what is read ahead with it: good pages beside it cannot be "
+        "read, either",
+        example="64 base pages in swap, of which the blocks of 40 can be read, and MADV_WILLNEED of all: 32 can be "
+        "read, and the others get SIGBUS. With page-cluster 3 and 5 faults that read ahead lose some, too",
+        cause="swap_add_folio() puts up to 32 folios into one bio, and swap_read_end() leaves all of them without what "
+        "they held when one block fails; before, each folio had a bio of its own",
+        since=KernelVersion(7, 3),
+        seen="7.3.4; right on 6.12.117, 6.16.3; none between was run",
+    ),
     Quirk.UNREADABLE_SWAP_COUNTED_TWICE: KnownIssue(
         quirk=Quirk.UNREADABLE_SWAP_COUNTED_TWICE,
         summary="a file of a tmpfs that cannot be read from swap cannot be emptied by ftruncate(), and what it has in "

@@ -68,6 +68,8 @@ _NOT_JUDGED_IN = {
     "memory/flushed": ("load ", "stop "),
     # how often a thread has read on
     "thp/zswap-makes-room": ("stop ",),
+    # whether a loop device can be read behind the end of its file, which decides whether it can be tried
+    "thp/unreadable-swap": ("call pread64 6 ",),
     # UFFDIO_API: it asks for no feature
     **dict.fromkeys(("memory/woken-threads", "memory/told-in-order"), ("call ioctl 3 3222841919 ",)),
     "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),

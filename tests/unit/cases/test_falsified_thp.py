@@ -19,6 +19,8 @@ _WITHOUT_HUGE_PAGES = {
     "looked-at-in-vain",
     "on-a-device",
     "zeroes-and-others",
+    # base pages in swap
+    "beside-bad-blocks",
     # where memory lies, whatever maps it
     "other-lengths-side-by-side",
     "addresses-that-are-asked-for",

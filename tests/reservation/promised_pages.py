@@ -1,24 +1,31 @@
 """What min_size= promises the files of a mount: kept while it is not used, and used by all that take pages there."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
-from hugepage_qa.cases.case import Area
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, forked, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
+from hugepage_qa.cases.thp_memory import map_aligned
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 PROMISED = Area("reservation/promised-pages")
 MIN_SIZE = f"{HUGETLB_DOC} min_size"
+COPY = f"{MIN_SIZE}; ioctl_userfaultfd(2) UFFDIO_COPY"
 #: pages that are used one after the other
 _MOST = 4
 #: min_size= and size= in pages: below the most, without one, at both ends
 _LIMITS = ((2, _MOST), (2, None), (1, _MOST), (_MOST, _MOST), (0, _MOST))
+#: lose a reservation, until the machine is rebooted, where a private mapping that has none itself takes a page
+_LOSE_RESERVATIONS = (Quirk.SUBPOOL_RESERVE_NOT_USED, Quirk.COPY_LOSES_RESERVATION)
 
 
 @PROMISED.case(
@@ -32,44 +39,58 @@ def promise_beside_what_is_used(live: Live) -> None:
     # gigantic pages take seconds each
     limits, uses = (_LIMITS[:1], _USES[::2]) if live.is_gigantic else (_LIMITS, _USES)
     for (least, most), use in product(limits, uses):
-        point = _mount(live, least, most)
-        file = open_file(live, f"{point}/file")
-        file.truncate(_MOST)
-        with live.about(f"min_size= of {least} pages, size= of {most}, {use.name}"):
-            _use_page_by_page(live, file, use, least, most)
-        file.actor.end()
-        live.unmount(point)
-        live.expect_pool(nr=_MOST, free=_MOST)
+        _use_a_mount(live, use, least, most)
 
 
 @dataclass(frozen=True)
 class _Use:
-    """A way to use one page of a file, which takes a page of the pool if it is ``touched``, and to give it back."""
+    """A way to use one page of a file, which takes a page of the pool if it is ``touched``, and to give it back.
+
+    Each use reserves ``besides`` as many pages, and needs ``spare`` pages of the pool for a while. Kernels with one of
+    ``known`` reserve one page more.
+    """
 
     name: str
     touched: bool
     take: Callable[[HugeFile, int], Memory | None]
     give: Callable[[HugeFile, int, Memory | None], None]
+    besides: int = 0
+    spare: int = 0
+    known: Iterable[Quirk] = ()
+
+
+def _use_a_mount(live: Live, use: _Use, least: int, most: int | None) -> None:
+    """Mount a hugetlbfs with these limits in pages, and have the pages of a file there used and given back."""
+    point = _mount(live, least, most)
+    file = open_file(live, f"{point}/file")
+    file.truncate(_MOST)
+    with live.about(f"min_size= of {least} pages, size= of {most}, {use.name}"):
+        _use_page_by_page(live, file, use, least, most)
+    file.actor.end()
+    live.unmount(point)
+    live.expect_pool(nr=_MOST + use.spare, free=_MOST + use.spare)
 
 
 def _use_page_by_page(live: Live, file: HugeFile, use: _Use, least: int, most: int | None) -> None:
     """Have all pages of ``file`` used and given back, one after the other, and expect what stays reserved each time."""
     taken: list[Memory | None] = []
-    promised = least
-    for page in range(_MOST):
+    promised, each = least, 1 + use.besides
+    for page in range(_MOST // each):
         taken.append(use.take(file, page))
-        promised = max(promised - 1, 0)
+        promised = max(promised - each, 0)
         _expect_used(live, use, len(taken), promised)
     while taken:
         memory = taken.pop()
         use.give(file, len(taken), memory)
-        promised = min(promised + 1, least) if most is None else max(least - len(taken), 0)
+        promised = min(promised + each, least) if most is None else max(least - len(taken) * each, 0)
         _expect_used(live, use, len(taken), promised)
 
 
 def _expect_used(live: Live, use: _Use, pages: int, promised: int) -> None:
-    touched = pages if use.touched else 0
-    live.expect_pool(nr=_MOST, free=_MOST - touched, resv=promised + pages - touched)
+    nr, touched = _MOST + use.spare, pages if use.touched else 0
+    reserved = promised + pages * (1 + use.besides) - touched
+    known = {quirk: {"resv": reserved + 1} for quirk in use.known}
+    live.expect_pool(nr=nr, free=nr - touched, resv=reserved, known=known)
 
 
 def _map(file: HugeFile, page: int, *, shared: bool, touched: bool) -> Memory:
@@ -104,6 +125,104 @@ _USES = (
     _Use("mapped privately, and unmapped", False, partial(_map, shared=False, touched=False), _unmap),
     _Use("written privately, and unmapped", True, partial(_map, shared=False, touched=True), _unmap),
 )
+
+
+@PROMISED.case(
+    "a page that UFFDIO_COPY fills is one that min_size= promises, and is promised again when it is given back, whether"
+    " the source is there or has to be brought first, to shared memory and to private memory that is reserved",
+    f"{COPY}; mm/hugetlb.c hugetlb_mfill_atomic_pte(), restore_reserve_on_error()",
+    sizes=Sizes.BUDDY,
+    pages=_MOST + 1,
+)
+def copied_to_what_is_reserved(live: Live) -> None:
+    shared, private = (partial(_map, shared=is_shared, touched=False) for is_shared in (True, False))
+    for use in (
+        *_copies(live, "shared memory", shared, _punch),
+        *_copies(live, "shared memory with MAP_NORESERVE", partial(_map_unreserved, shared=True), _punch),
+        *_copies(live, "private memory", private, _unmap),
+    ):
+        for least, most in _LIMITS:
+            _use_a_mount(live, use, least, most)
+
+
+@PROMISED.case(
+    "a page that UFFDIO_COPY fills of private memory that nothing is reserved for, as with MAP_NORESERVE or in a child,"
+    " is one that min_size= promises, and is promised again when it is given back, whether the source is there or has"
+    " to be brought first",
+    f"{COPY}; mm/hugetlb.c hugetlb_mfill_atomic_pte(), restore_reserve_on_error(), free_huge_folio()",
+    sizes=Sizes.BUDDY,
+    pages=_MOST + 1,
+)
+def copied_to_what_is_not_reserved(live: Live) -> None:
+    for quirk in _LOSE_RESERVATIONS:
+        if POOL_ISSUES[quirk].applies_to(live.kernel_version):
+            if not live.host.is_thrown_away():
+                raise CannotRun(
+                    f"{quirk.value}, a known bug of this kernel, has a page reserved for nobody until the machine is"
+                    " rebooted: a throwaway machine can judge it"
+                )
+            live.host.is_spoiled = True
+    for use in (
+        *_copies(live, "private memory with MAP_NORESERVE", partial(_map_unreserved, shared=False), _unmap),
+        *_copies(live, "private memory of a child", _map_by_child, _end_child, besides=1),
+    ):
+        for least, most in _LIMITS:
+            _use_a_mount(live, replace(use, known=_LOSE_RESERVATIONS), least, most)
+
+
+def _copies(
+    live: Live,
+    name: str,
+    make: Callable[[HugeFile, int], Memory],
+    give: Callable[[HugeFile, int, Memory | None], None],
+    *,
+    besides: int = 0,
+) -> list[_Use]:
+    """Return how a page is used that ``make`` maps and UFFDIO_COPY fills, of a source that is there, or is not yet.
+
+    What such a source has is held by a page that nobody reserved, until it can be where it belongs.
+    """
+    return [
+        _Use(
+            f"to {name}, source there {is_there}",
+            touched=True,
+            take=partial(_copy, live, make, is_there=is_there),
+            give=give,
+            besides=besides,
+            spare=1,
+        )
+        for is_there in (True, False)
+    ]
+
+
+def _copy(live: Live, make: Callable[[HugeFile, int], Memory], file: HugeFile, page: int, *, is_there: bool) -> Memory:
+    memory = make(file, page)
+    source = map_aligned(live, 1, live.size, actor=memory.actor)
+    if is_there:
+        source.fill()
+    copied = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS).copied(source, 0, live.size)
+    live.expect("errno, .copy", (0, live.size), copied)
+    source.unmap()
+    if is_there:
+        memory.expect_filled()
+    else:
+        memory.expect_zero()
+    return memory
+
+
+def _map_unreserved(file: HugeFile, page: int, *, shared: bool) -> Memory:
+    return file.map(1, shared=shared, noreserve=True, first=page)
+
+
+def _map_by_child(file: HugeFile, page: int) -> Memory:
+    memory = file.map(1, shared=False, first=page)
+    return memory.seen_by(memory.actor.fork())
+
+
+def _end_child(file: HugeFile, _page: int, memory: Memory | None) -> None:
+    if memory:
+        memory.actor.end()
+        memory.seen_by(file.actor).unmap()
 
 
 @PROMISED.case(

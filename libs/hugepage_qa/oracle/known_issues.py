@@ -82,6 +82,7 @@ class Quirk(Enum):
     FORK_LOSES_PAGES = "fork-loses-pages"
     PINNED_PAGE_UNRESERVED = "pinned-page-unreserved"
     SUBPOOL_FREED_IN_USE = "subpool-freed-in-use"
+    COPY_LOSES_RESERVATION = "copy-loses-reservation"
     BUFFER_TAKES_RESERVED = "buffer-takes-reserved"
     ATTACHMENT_RESERVES = "attachment-reserves"
     COPY_NEVER_ENDS = "copy-never-ends"

@@ -13,12 +13,15 @@ from tests.unit.cases.still_machine import SIZE, StillMachine, judge_on
 
 from hugepage_qa.cases import judge as judge_module
 from hugepage_qa.cases.case import Area, Around, Sizes
+from hugepage_qa.cases.expectations import KnownBug
 from hugepage_qa.cases.judge import run_area
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.result import NOT_RUN, Result, Verdict
 from hugepage_qa.cases.selection import EVERYTHING, Selection
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.process.actor import Fault, Refused
 from hugepage_qa.process.actor_link import ActorGone, ActorStarved
 from hugepage_qa.sizes import GIB
@@ -104,6 +107,27 @@ def test_what_a_broken_suite_leaves_behind_is_no_finding() -> None:
     judgement = judge_on(StillMachine({"observe": observe}), _raising(ActorStarved("it had 1 s of a CPU")))
     assert judgement.verdict is Verdict.ERROR
     assert "nothing-left" in judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("spoils", "ends_known", "verdict"),
+    [(True, True, Verdict.KNOWN), (False, True, Verdict.FAIL), (True, False, Verdict.FAIL)],
+)
+def test_a_known_bug_may_leave_something_on_a_machine_that_it_spoils(
+    spoils: bool, ends_known: bool, verdict: Verdict
+) -> None:
+    left: list[str] = []
+
+    def observe(path: str) -> str | None:
+        return "1\n" if left and path.endswith("kB/resv_hugepages") else StillMachine().perform("read", [path])
+
+    def act(live: Live) -> None:
+        live.host.is_spoiled = spoils
+        left.append("a page that is reserved for nobody")
+        if ends_known:
+            raise KnownBug(POOL_ISSUES[Quirk.COPY_LOSES_RESERVATION])
+
+    assert judge_on(StillMachine({"observe": observe}), act).verdict is verdict
 
 
 def test_a_kernel_in_trouble_is_one_although_the_suite_broke() -> None:

@@ -237,6 +237,20 @@ POOL_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.COPY_LOSES_RESERVATION,
+            summary="UFFDIO_COPY from memory that is not there yet, to a private mapping that nothing is reserved for, "
+            "takes a page out of min_size= of the mount that the pool reserves for ever",
+            example="6 pages, a mount with min_size= of 2, a page of a private MAP_NORESERVE mapping copied from "
+            "memory that was never touched, and given back, 4 times: resv_hugepages reads 2, 3, 4 and 5, and stays 5 "
+            "when all is unmounted. With size= it ends when min_size= is used up, and the mount has room for less",
+            cause="hugetlb_mfill_atomic_pte() frees the page that it cannot fill at once. restore_reserve_on_error() "
+            "leaves hugetlb_restore_reserve set where no reserve map takes the reservation, and free_huge_folio() then "
+            "gives it back to the pool, and nothing to the subpool: since the series that took vma_has_reserves() "
+            "away the flag is set of such a page, too",
+            since=_RESERVATION_SERIES,
+            seen="7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.BUFFER_TAKES_RESERVED,
             summary="a buffer for a device (UDMABUF_CREATE) of a hole of a file that nothing is reserved for takes a "
             "reservation that others have made, although a page is free",

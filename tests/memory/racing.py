@@ -4,7 +4,7 @@ import errno
 import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.race import RACERS, at_once, clash
@@ -278,6 +278,35 @@ def stressed_file_of_reserved_pages(live: Live) -> None:
         threads.use(other, LEFT_OR_GONE)
     file.actor.end()
     live.expect_pool(nr=12, free=12)
+
+
+@RACING.case(
+    "a process that reads, writes and gives back pages of a private mapping of a file finds what it wrote, or a fresh"
+    " page, while another one allocates and punches the file",
+    "fallocate(2) FALLOC_FL_PUNCH_HOLE; fs/hugetlbfs/inode.c hugetlb_unmap_file_folio(); mm/hugetlb.c"
+    " hugetlb_vma_trylock_write() (bf4916922c60)",
+    since="5.18",
+    pages=8,
+)
+def private_mapping_of_a_punched_file(live: Live) -> None:
+    issue = MEMORY_ISSUES[Quirk.PRIVATE_LOCK_MISTAKEN]
+    if issue.applies_to(live.kernel_version):
+        # "hugepage-qa reproduce" shows it, on a machine that is thrown away
+        raise CannotRun(f"{issue.quirk.value}, a known bug of this kernel, changes memory of others and locks it up")
+    file = new_memfd(live)
+    file.allocate(2)
+    puncher = open_again(live, file, live.actor())
+    memory = file.map(2, shared=False)
+    written, read = memory.part(1), memory.part(0)
+    with at_once(live, file.actor) as threads, at_once(live, puncher.actor, 0) as others:
+        threads.use(written, LEFT_OR_GONE)
+        threads.watch(read, 0)
+        threads.call("madvise", written.address, written.length, mmap.MADV_DONTNEED)
+        others.call("fallocate", puncher.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 2 * live.size)
+        others.call("fallocate", puncher.descriptor, 0, 0, 2 * live.size)
+    for actor in (file.actor, puncher.actor):
+        actor.end()
+    live.expect_pool(nr=8, free=8)
 
 
 class Racing(LiveTest):

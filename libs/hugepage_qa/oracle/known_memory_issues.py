@@ -260,6 +260,20 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.192, 6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.PRIVATE_LOCK_MISTAKEN,
+            summary="a hole that is punched in a file of huge pages while a process faults in a private mapping of it "
+            "has the kernel change memory behind the lock that it means, and mostly lock up",
+            example="any user: a child writes a page of a private mapping of a memfd and gives it back in a loop, its "
+            "parent punches the file: `refcount_t: addition on 0; use-after-free`, after which 7.3.4 goes on no more, "
+            "and 6.1.176 panics",
+            cause="hugetlb_unmap_file_folio() takes vm_private_data for a hugetlb_vma_lock where it cannot get the "
+            "lock of a mapping: that of a private one is its resv_map, with a flag in the lowest bit, since it has a "
+            "lock, too (bf4916922c60), and kref_get() and down_write() go to other words of it",
+            since=KernelVersion(6, 6),
+            brought_to=(KernelVersion(6, 1, 61), KernelVersion(6, 5, 10)),
+            seen="6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.LAST_BYTES_TAKE_ALL_PAGES,
             summary="fallocate(2) of bytes in the last huge page that a file can have takes all pages of the pool, and "
             "fails with ENOSPC; when the file goes they are lost, and its process is killed by a BUG of the kernel",

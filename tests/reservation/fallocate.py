@@ -6,7 +6,7 @@ from itertools import product
 from typing import Final
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, forked, new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.kernel.uapi import (
@@ -178,6 +178,30 @@ def punch_a_hole(live: Live) -> None:
         file.punch(2)
         live.expect_pool(nr=2, free=2)
         file.truncate(0)
+
+
+@FALLOCATE.case(
+    "a hole takes no private copy of its pages: who wrote it, and a child, keep what is in it",
+    "mmap(2) MAP_PRIVATE; mm/truncate.c truncate_pagecache_range(); fs/hugetlbfs/inode.c hugetlb_vmdelete_list()",
+    pages=3,
+)
+def punch_beside_private_copies(live: Live) -> None:
+    for file in file_of_each_kind(live):
+        file.allocate(2)
+        memory = file.map(1, shared=False, first=1)
+        memory.fill(7)
+        child = forked(live, memory)
+        live.expect_pool(nr=3, free=0)
+        for start, length, free in ((live.size, live.base_page, 0), (live.size, live.size, 1), (0, 2 * live.size, 2)):
+            with live.about(f"a hole of {length} bytes at {start}"):
+                file.punch_bytes(start, length)
+                live.expect("what the copy holds", 7, memory.read(), {Quirk.PUNCHING_TAKES_COPIES: 0})
+                live.expect_pool(nr=3, free=free)
+                for copy in (memory, child):
+                    copy.expect_filled(7)
+        child.actor.end()
+        memory.unmap()
+        live.expect_pool(nr=3, free=3)
 
 
 @FALLOCATE.case("the page of a hole belongs to all: another may take it, then it gets SIGBUS", PUNCH, pages=1)

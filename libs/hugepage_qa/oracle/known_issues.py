@@ -106,6 +106,7 @@ class Quirk(Enum):
     REPLACED_BUFFER_NOT_COUNTED = "replaced-buffer-not-counted"
     TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     PRIVATE_LOCK_MISTAKEN = "private-lock-mistaken"
+    PUNCHING_TAKES_COPIES = "punching-takes-copies"
     LAST_BYTES_TAKE_ALL_PAGES = "last-bytes-take-all-pages"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"

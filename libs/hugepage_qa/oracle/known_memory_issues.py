@@ -274,6 +274,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.PUNCHING_TAKES_COPIES,
+            summary="a hole that is punched in a file of huge pages takes the private copies of its pages from all who "
+            "have one, and they read zeroes",
+            example="a page of 2M of a memfd, 7 written to a private mapping of it, FALLOC_FL_PUNCH_HOLE of the page: "
+            "the private mapping reads 0, and in base pages 7",
+            cause="hugetlb_vmdelete_list() unmaps whatever is there, as ftruncate() is to do, where shmem and other "
+            "file systems have unmap_mapping_range() pass over private copies (70c3547e36f5)",
+            since=KernelVersion(4, 3),
+            seen="6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.LAST_BYTES_TAKE_ALL_PAGES,
             summary="fallocate(2) of bytes in the last huge page that a file can have takes all pages of the pool, and "
             "fails with ENOSPC; when the file goes they are lost, and its process is killed by a BUG of the kernel",

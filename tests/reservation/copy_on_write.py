@@ -7,6 +7,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import forked, new_memfd, open_again
 from hugepage_qa.cases.khugepaged_sleep import shows_threads
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import value_or_signal
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
@@ -139,6 +140,30 @@ def parent_writes_among_children(live: Live) -> None:
     for heir in (grandchild, *children):
         live.expect_signal(signal.SIGBUS, heir.read)
     live.expect_pool(nr=2, free=1)
+
+
+@COPY_ON_WRITE.case(
+    "who is forked from a child that lost its page to its parent has lost it, too, and so has a child of that: SIGBUS,"
+    " also when there are pages again, and no page without what was in the old one",
+    f"{OWNER}, __unmap_hugepage_range() HPAGE_RESV_UNMAPPED, hugetlb_dup_vma_private()",
+    pages=3,
+)
+def heirs_of_who_lost_a_page(live: Live) -> None:
+    live.set_nr(1)
+    memory = live.map(1)
+    memory.fill(7)
+    heirs = [forked(live, memory)]
+    memory.touch(value=8)
+    live.reserve(3)
+    for _generation in range(2):
+        heirs.append(heirs[-1].seen_by(heirs[-1].actor.fork()))
+    for generation, heir in enumerate(heirs):
+        with live.about(f"forked {generation} times from who lost the page"):
+            known = {Quirk.GRANDCHILD_READS_ZEROES: 0} if generation else None
+            live.expect("what is read", "SIGBUS", value_or_signal(heir.read), known)
+            live.expect_signal(signal.SIGBUS, heir.touch)
+    live.expect("what the parent wrote", 8, memory.read())
+    live.expect_pool(nr=3, free=2)
 
 
 @COPY_ON_WRITE.case(

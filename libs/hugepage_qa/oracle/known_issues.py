@@ -107,6 +107,7 @@ class Quirk(Enum):
     TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     PRIVATE_LOCK_MISTAKEN = "private-lock-mistaken"
     PUNCHING_TAKES_COPIES = "punching-takes-copies"
+    GRANDCHILD_READS_ZEROES = "grandchild-reads-zeroes"
     LAST_BYTES_TAKE_ALL_PAGES = "last-bytes-take-all-pages"
     SEAL_GROW_PASSED_OVER = "seal-grow-passed-over"
     SEAL_EXEC_PASSED_OVER = "seal-exec-passed-over"

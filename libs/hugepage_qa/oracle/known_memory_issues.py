@@ -285,6 +285,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.12.117, 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.GRANDCHILD_READS_ZEROES,
+            summary="a child that lost a private page to its parent, which had no page for a copy, gets SIGBUS, but "
+            "who is forked from it then reads zeroes",
+            example="1 page of 2M holds 7, fork(), the parent writes 8, and a second page comes into the pool: the "
+            "child gets SIGBUS, and a child of it reads 0",
+            cause="hugetlb_dup_vma_private() clears all of vm_private_data at fork(), with HPAGE_RESV_UNMAPPED, by "
+            "which hugetlb_no_page() tells memory that was lost from memory that nobody has touched",
+            since=KernelVersion(2, 6, 27),
+            seen="6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.LAST_BYTES_TAKE_ALL_PAGES,
             summary="fallocate(2) of bytes in the last huge page that a file can have takes all pages of the pool, and "
             "fails with ENOSPC; when the file goes they are lost, and its process is killed by a BUG of the kernel",

@@ -3,7 +3,7 @@
 import errno
 import mmap
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 
 from hugepage_qa.cases.added_up import add_up_counters
@@ -24,6 +24,7 @@ from hugepage_qa.cases.memory_policy import (
     move_pages,
     node_of,
     nodes_of,
+    pages_told,
     set_policy,
 )
 from hugepage_qa.cases.pages_of_a_node import expect_left, expect_on_node, filled_page_on, require_no_free_page
@@ -224,6 +225,59 @@ def a_page_of_a_file_moves(live: Live) -> None:
     memory.unmap()
     file.truncate(0)
     live.expect("blocks that are left", 2, live.host.file_system(point).free_blocks)
+    live.expect_pool(nr=2, free=2)
+
+
+@MOVING.case(
+    "a private page of a mount that has size=, min_size= or both moves as one of another mount does, by whichever"
+    " call, with its content and its place in both; unmapped, it is free for the mount again, which keeps what"
+    " min_size= says",
+    f"{HUGETLB_DOC} size, min_size; Documentation/mm/page_migration.rst; mm/migrate.c migrate_hugetlbs();"
+    " mm/hugetlb.c move_hugetlb_state()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_private_page_of_a_mount_moves(live: Live) -> None:
+    here, there = live.nodes[:2]
+    for node in (here, there):
+        live.reserve(1, node)
+    limit, kept = {"size": live.size}, {"min_size": live.size}
+    for options in (limit, kept, limit | kept):
+        for move in (_by_move_pages_untold, _by_move_pages, _by_mbind, _by_migrate_pages):
+            with live.about(f"{', '.join(options)}, {move.__name__.strip('_').replace('_', ' ')}"):
+                _expect_moved_in_mount(live, options, here, there, move)
+
+
+def _by_move_pages_untold(live: Live, memory: Memory, here: int, there: int) -> None:
+    """Move the page by a call that may leave it, and store nothing of it (move_pages(2)). Raises KnownBug."""
+    pages_told(memory.actor, [memory.address], [there])
+    live.expect("node of the page", there, node_of(memory), {Quirk.PRIVATE_PAGE_OF_MOUNT_STAYS: here})
+
+
+def _expect_moved_in_mount(
+    live: Live,
+    options: Mapping[str, int],
+    here: int,
+    there: int,
+    move: Callable[[Live, Memory, int, int], None],
+) -> None:
+    """Expect the only private page of a mount to move, and its place in what the mount has."""
+    kept = 1 if "min_size" in options else 0
+    point = live.mount(**options)
+    file = open_file(live, f"{point}/file")
+    live.expect_pool(nr=2, free=2, resv=kept)
+    memory = file.map(1, shared=False)
+    bind(memory, [here])
+    memory.fill()
+    expect_on_node(live, memory, here)
+    left = live.host.file_system(point).free_blocks
+    move(live, memory, here, there)
+    _expect_moved(live, memory, here, there)
+    live.expect("blocks that are left", left, live.host.file_system(point).free_blocks)
+    memory.unmap()
+    live.expect_pool(nr=2, free=2, resv=kept)
+    file.actor.end()
+    live.unmount(point)
     live.expect_pool(nr=2, free=2)
 
 

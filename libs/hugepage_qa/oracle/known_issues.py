@@ -117,6 +117,7 @@ class Quirk(Enum):
     NEW_GROUP_SHOWS_NUMBER = "new-group-shows-number"
     REMOVED_GROUP_OFF_NODES = "removed-group-off-nodes"
     MOVED_PAGE_OFF_NODES = "moved-page-off-nodes"
+    PRIVATE_PAGE_OF_MOUNT_STAYS = "private-page-of-mount-stays"
     SEGMENT_RSS_MULTIPLIED = "segment-rss-multiplied"
     MOVE_BEYOND_LENGTH = "move-beyond-length"
     MOVE_MISPLACES_PAGES = "move-misplaces-pages"

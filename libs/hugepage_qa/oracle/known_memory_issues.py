@@ -400,6 +400,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.192; right on 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.PRIVATE_PAGE_OF_MOUNT_STAYS,
+            summary="a private page of a hugetlbfs that was mounted with size= or min_size= never moves",
+            example="a page of 2M of a file, MAP_PRIVATE, written: move_pages(2) returns 1 and leaves it, mbind(2) "
+            "with MPOL_MF_MOVE and MPOL_MF_STRICT fails with EIO, MADV_SOFT_OFFLINE with EBUSY; a shared page of it "
+            "moves",
+            cause="unmap_and_move_hugetlb_folio() takes what has a subpool and no folio_mapping(), as anonymous memory "
+            "has none, for a folio that is being freed (cb6acd01e2e4)",
+            since=KernelVersion(5, 0),
+            seen="6.1.176, 6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.SEGMENT_RSS_MULTIPLIED,
             summary="/proc/sysvipc/shm and shmctl(2) with SHM_INFO show what segments of huge pages have in memory "
             "multiplied by the base pages of a huge page",

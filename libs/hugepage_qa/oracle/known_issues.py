@@ -34,6 +34,7 @@ class Quirk(Enum):
     CUT_WITHIN_SWAP_NEVER_ENDS = "cut-within-swap-never-ends"
     SWAP_OF_A_PART_COUNTS_ALL = "swap-of-a-part-counts-all"
     BROKEN_PART_HANDED_OUT_AGAIN = "broken-part-handed-out-again"
+    BROKEN_RANGE_PASSED_OVER = "broken-range-passed-over"
     KEPT_PLACE_UNLOCKS_MAPPING = "kept-place-unlocks-mapping"
     KEPT_PLACE_COUNTS_TWICE = "kept-place-counts-twice"
     SOFT_DIRTY_LOST_AT_SWAPOFF = "soft-dirty-lost-at-swapoff"

@@ -136,6 +136,18 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(5, 14),
         seen="6.12.117, 7.3.4, 6.1.176 on aarch64",
     ),
+    Quirk.BROKEN_RANGE_PASSED_OVER: KnownIssue(
+        quirk=Quirk.BROKEN_RANGE_PASSED_OVER,
+        summary="MADV_SOFT_OFFLINE and MADV_HWPOISON of a range return 0, and have passed over what is behind a base "
+        "page of a huge page in it, as far as the huge page is long",
+        example="MADV_SOFT_OFFLINE of 16 base pages in the middle of a huge page: 1 is replaced; of its last base page "
+        "and 15 base pages behind the huge page: 1; of the last base page of a page of a pool and the first one of the "
+        "next: 1. Of 16 base pages that are of no huge page all are",
+        cause="madvise_inject_error() goes on behind the base page by the size of the huge page, which is split then, "
+        "or which the range does not begin with",
+        since=KernelVersion(4, 14),
+        seen="6.12.117, 7.3.4",
+    ),
     Quirk.KEPT_PLACE_UNLOCKS_MAPPING: KnownIssue(
         quirk=Quirk.KEPT_PLACE_UNLOCKS_MAPPING,
         summary="a part of locked memory that is moved with MREMAP_DONTUNMAP leaves all of the old mapping unlocked, "

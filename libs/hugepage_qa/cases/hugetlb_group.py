@@ -74,10 +74,15 @@ class HugetlbGroup:
 
     def expect_charged(self, *, usage: int, reserved: int) -> None:
         """Expect what the group and those below it use and reserve, in pages, whatever was refused."""
-        expect = self._live.expect
-        expect(f"usage of {self.group.path}", usage * self._live.size, self._number(self._files.usage))
+        self.expect_usage(usage)
         found = self._number(f"{RESERVATIONS}{self._files.usage}")
-        expect(f"reservations of {self.group.path}", reserved * self._live.size, found)
+        self._live.expect(f"reservations of {self.group.path}", reserved * self._live.size, found)
+
+    def expect_usage(self, pages: int, known: Mapping[Quirk, int] | None = None) -> None:
+        """Expect what the group and those below it use, in pages; ``known`` is that with a bug. Raises KnownBug."""
+        deviations = {quirk: count * self._live.size for quirk, count in (known or {}).items()}
+        found = self._number(self._files.usage)
+        self._live.expect(f"usage of {self.group.path}", pages * self._live.size, found, deviations)
 
     def expect_highest(self, *, usage: int, reserved: int) -> None:
         """Expect the most that a group of version 1 used and reserved, in pages, since that was reset."""

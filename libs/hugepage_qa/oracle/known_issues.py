@@ -105,6 +105,7 @@ class Quirk(Enum):
     CLOSED_USERFAULTFD_PROTECTS = "closed-userfaultfd-protects"
     BUFFER_PAGE_COUNTED_AGAIN = "buffer-page-counted-again"
     REPLACED_BUFFER_NOT_COUNTED = "replaced-buffer-not-counted"
+    BUFFER_PAGE_UNCHARGED = "buffer-page-uncharged"
     TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     PRIVATE_LOCK_MISTAKEN = "private-lock-mistaken"
     PUNCHING_TAKES_COPIES = "punching-takes-copies"

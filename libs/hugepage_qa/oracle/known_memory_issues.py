@@ -192,6 +192,17 @@ MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
             seen="6.1.176, 6.12.117, 6.18.44; right on 7.3.4",
         ),
         KnownIssue(
+            quirk=Quirk.BUFFER_PAGE_UNCHARGED,
+            summary="a page that a file gets since a buffer for a device (UDMABUF_CREATE) is made of a hole of it is "
+            "charged to no group, and passes every limit",
+            example="hugetlb.2MB.max is 0, and a buffer is made of a hole of a memfd: it is there, hugetlb.2MB.current "
+            "is 0, and free_hugepages one less",
+            cause="memfd_alloc_folio() takes the page by alloc_hugetlb_folio_reserve(), which charges nobody as "
+            "alloc_hugetlb_folio() does",
+            since=KernelVersion(6, 11),
+            seen="6.12.117, 7.3.4",
+        ),
+        KnownIssue(
             quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
             summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
             example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "

@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.cpu_time import thread_seconds
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import GUARDED, WORD, Memory
 from hugepage_qa.cases.thp_memory import (
     expect_shared,
     let_only_pmd_inherit,
@@ -42,8 +42,6 @@ _PAGES = 2
 #: what the memory of a process alone, and what a file is filled with
 _OWN, _OF_THE_FILE, _NEW_VALUE = 1, 1 << 40, 1 << 41
 _FEATURES = Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM | Feature.WP_UNPOPULATED
-#: Documentation/admin-guide/mm/pagemap.rst, since Linux 6.15
-_GUARD = 1 << 58
 #: CPU time of a call that takes milliseconds and does not end; on a busy machine it is waited for so long
 _SPUN_SECONDS, _LONGEST_SECONDS = 2.0, 60.0
 _DONE, _USES_A_CPU, _NEITHER = "there are guards", "the thread uses a CPU all the time", "neither"
@@ -207,7 +205,7 @@ def _what_comes_of(live: Live, memory: Memory, place: tuple[int, int], *, by_pro
     def look() -> str:
         # before the entry: who is done goes on to use a CPU
         used = max(thread_seconds(live, actor).values(), default=0.0)
-        if memory.pagemap([last])[0] & _GUARD:
+        if memory.pagemap([last])[0] & GUARDED:
             return _DONE
         return _USES_A_CPU if used >= _SPUN_SECONDS else _NEITHER
 

@@ -29,12 +29,13 @@ def file_case(
     source: str,
     *,
     on: tuple[str, ...] = EVERY,
+    by: tuple[Brought, ...] = tuple(Brought),
     since: str | None = None,
     nodes: int = 1,
 ) -> Callable[[FileAct], None]:
     """Make the decorated function a case of ``area`` on each of these file systems.
 
-    It acts on a file of a huge page and a quarter that was brought into memory in each way.
+    It acts on a file of a huge page and a quarter that was brought into memory in each way, or ``by`` some of them.
     """
 
     def register(act: FileAct) -> None:
@@ -45,7 +46,7 @@ def file_case(
                 _allow(live)
                 try:
                     # what is in a tmpfs is not read from anywhere
-                    for brought in (Brought.WRITTEN,) if file_system == TMPFS else Brought:
+                    for brought in (Brought.WRITTEN,) if file_system == TMPFS else by:
                         with live.about(brought.value):
                             act(live, written_file(live, file_system, block_size(live) * 5 // 4, brought))
                 except Refused as refusal:

@@ -24,9 +24,10 @@ WORD = 8
 _LINE, _GIGANTIC = 64, 256 * MIB
 PAGEMAP = "/proc/self/pagemap"
 #: bits of an entry of it (Documentation/admin-guide/mm/pagemap.rst): frame, written since clear_refs was, mapped by
-#: one process alone, write-protected by userfaultfd, of a file or shared, in swap (its place there), present
+#: one process alone, write-protected by userfaultfd, with a guard (since Linux 6.15), of a file or shared, in swap (its
+#: place there), present
 FRAME, SOFT_DIRTY, EXCLUSIVE, OF_A_FILE, PRESENT = (1 << 55) - 1, 1 << 55, 1 << 56, 1 << 61, 1 << 63
-WRITE_PROTECTED, SWAPPED = 1 << 57, 1 << 62
+WRITE_PROTECTED, GUARDED, SWAPPED = 1 << 57, 1 << 58, 1 << 62
 #: of pagemap, in one request
 _ENTRIES = 2048
 #: Documentation/admin-guide/LSM/Yama.rst

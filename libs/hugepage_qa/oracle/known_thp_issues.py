@@ -480,4 +480,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 12),
         seen="6.12.117, 7.3.4",
     ),
+    Quirk.DIRECT_WRITE_ENDS_GUARDS: KnownIssue(
+        quirk=Quirk.DIRECT_WRITE_ENDS_GUARDS,
+        summary="a write by O_DIRECT to a file in large folios ends the guards of all mappings of the file in each "
+        "folio that it writes a part of, beside what is written, too",
+        example="a file on ext4 in a huge page, MADV_GUARD_INSTALL of its first 16 base pages, O_DIRECT write of "
+        "another one by any process: none has a guard, and all can be read; of base pages all have",
+        cause="folio_unmap_invalidate() has unmap_mapping_folio() unmap a folio that is mapped beside what "
+        "invalidate_inode_pages2_range() has unmapped, and it drops all markers in the range of the folio, guards, "
+        "too (f807123d578d)",
+        since=KernelVersion(6, 15),
+        seen="7.3.4",
+    ),
 }

@@ -165,6 +165,7 @@ _AREAS_WITHOUT = {
     "thp/sparse-files",
     "thp/cached-ranges",
     "thp/dirty-ranges",
+    "thp/guarded-on-disks",
     "thp/committed-memory",
     "thp/flagged-io",
 }

@@ -492,4 +492,17 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 15),
         seen="7.3.4",
     ),
+    Quirk.POISON_OF_SHARED_LOST: KnownIssue(
+        quirk=Quirk.POISON_OF_SHARED_LOST,
+        summary="shared memory that UFFDIO_POISON poisoned is not poisoned any more when its file was collapsed, by "
+        "whichever mapping, nor in a child",
+        example="2 MiB of shared memory in base pages, MADV_DONTNEED and UFFDIO_POISON of one, MADV_COLLAPSE by the "
+        "process or another one: it reads what was there, and no SIGBUS; so does a child without any collapse; with "
+        "anonymous memory MADV_COLLAPSE is refused, and both get SIGBUS",
+        cause="file_backed_vma_is_retractable() and vma_needs_copy() know that the page tables of a file hold what "
+        "cannot be had from it where it is protected by userfaultfd, or may have guards, and not where there are "
+        "markers of poison",
+        since=KernelVersion(6, 6),
+        seen="6.12.117, 7.3.4",
+    ),
 }

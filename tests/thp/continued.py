@@ -3,6 +3,7 @@
 import errno
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import product
 
@@ -10,11 +11,12 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, map_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import collapse, let_only_pmd_inherit, map_aligned, map_file, mount_tmpfs, pmd_size
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, PR_SET_THP_DISABLE
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_COLLAPSE, PR_SET_THP_DISABLE
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -177,6 +179,37 @@ def in_private(live: Live) -> None:
                 wrong = private.actor.check(private.address + offset, base, WORD, 1)
                 live.expect("words of its own that are wrong", 0, wrong)
                 shared.expect_filled(_VALUE)
+            file.actor.end()
+
+
+@CONTINUED.case(
+    "MADV_COLLAPSE by a program that has not said so, or has of a base page, maps nothing else: each access is told",
+    f"{SOURCE}; include/linux/userfaultfd_k.h uffd_disable_fault_around(); madvise(2) MADV_COLLAPSE; mm/khugepaged.c"
+    " try_collapse_pte_mapped_thp()",
+    since="6.1",
+)
+def collapsed(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, base = pmd_size(live), live.base_page
+    for huge, mapped in product(("always", "never"), (0, base)):
+        with live.about(f"huge={huge}, {mapped} bytes mapped before"):
+            file = _file(live, f"{mount_tmpfs(live, huge)}/file", 1)
+            _touched(live, file, size)
+            memory = map_file(live, file.actor, file.descriptor, 1)
+            fault = Userfault(memory, Mode.MINOR, Feature.MINOR_SHMEM)
+            if mapped:
+                _go_on(live, fault, 0, mapped)
+            # nobody says whether it is refused: the file may have a huge page then, or not
+            with suppress(Refused):
+                collapse(live, partial(memory.advise, MADV_COLLAPSE))
+            for offset in (base, size // 2, size - WORD):
+                found = value_or_signal(partial(file.actor.read, memory.address + offset))
+                known = {Quirk.COLLAPSE_MAPS_UNTOLD: _VALUE + offset}
+                live.expect("what is read of what was not mapped", signal.SIGBUS.name, found, known)
+            _go_on(live, fault, size // 2, size // 2)
+            _expect_part(live, memory, size // 2, size // 2, _VALUE)
+            fault.unregister()
+            memory.expect_filled(_VALUE)
             file.actor.end()
 
 

@@ -505,4 +505,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 6),
         seen="6.12.117, 7.3.4",
     ),
+    Quirk.COLLAPSE_MAPS_UNTOLD: KnownIssue(
+        quirk=Quirk.COLLAPSE_MAPS_UNTOLD,
+        summary="MADV_COLLAPSE maps all of a huge page of shared memory whose minor faults a program handles, and no "
+        "access is told any more",
+        example="2 MiB of a memfd, mapped again with UFFDIO_REGISTER_MODE_MINOR, UFFDIO_CONTINUE of the first base "
+        "page, MADV_COLLAPSE there: the second one is read without a message; MADV_COLLAPSE of the other mapping "
+        "alone leaves all to be told",
+        cause="try_collapse_pte_mapped_thp(), collapse_pte_mapped_thp() in 6.12, maps the huge page over entries "
+        "that are empty, and refuses where userfaultfd protects alone",
+        since=KernelVersion(6, 1),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
 }

@@ -7,8 +7,9 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Masks, Region, Scan, scan_with, told_as_written, track_writes
-from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.userfaultfd import protected_pages
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -127,6 +128,31 @@ def protected_parts(live: Live) -> None:
         memory = make(live, 2)
         with live.about(f"{make.__name__}, base pages {first} to {end}, ended by its range {by_range}"):
             _expect_part_protected(live, memory, first, end, by_range=by_range)
+        memory.actor.end()
+
+
+@SCANNED_IN_PART.case(
+    "such a scan tells the part of shared memory in huge pages, or in base pages, that was written and protects it,"
+    " whether it asks for what is present, too, or not",
+    f"{WRITTEN}; fs/proc/task_mmu.c pagemap_scan_thp_entry(); mm/huge_memory.c __split_huge_pmd_locked()",
+    since=SINCE,
+)
+def parts_of_shared_memory(live: Live) -> None:
+    let_rest(live)
+    let_only_pmd_inherit(live)
+    every, base = pmd_size(live) // live.base_page, live.base_page
+    borders = (0, 1), (every - 1, every), (3, every // 2), (0, every)
+    wanted, makes = (Is.WRITTEN, Is.WRITTEN | Is.PRESENT), (shared_base_pages, shared_huge_pages)
+    for category, make, (first, end) in product(wanted, makes, borders):
+        memory, part = make(live), Region(first * base, end * base, Is.WRITTEN)
+        with live.about(f"{category!r}, {make.__name__}, base pages {first} to {end}"):
+            track_writes(memory)
+            masks = Masks(Is(0), category, Is(0), Is.WRITTEN)
+            found = scan_with(live, memory, masks, part.start, part.end, do=PROTECT)
+            known = {Quirk.PART_OF_SHARED_UNTOLD: Scan([], part.end)}
+            live.expect("what the scan that protects tells", Scan([part], part.end), found, known)
+            live.expect("base pages that are protected", [*range(first, end)], protected_pages(memory))
+            memory.expect_filled()
         memory.actor.end()
 
 

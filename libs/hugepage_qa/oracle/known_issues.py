@@ -65,6 +65,7 @@ class Quirk(Enum):
     DIRECT_WRITE_ENDS_GUARDS = "direct-write-ends-guards"
     POISON_OF_SHARED_LOST = "poison-of-shared-lost"
     COLLAPSE_MAPS_UNTOLD = "collapse-maps-untold"
+    PART_OF_SHARED_UNTOLD = "part-of-shared-untold"
     MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py

@@ -517,4 +517,16 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 1),
         seen="6.1.176, 6.12.117, 7.3.4",
     ),
+    Quirk.PART_OF_SHARED_UNTOLD: KnownIssue(
+        quirk=Quirk.PART_OF_SHARED_UNTOLD,
+        summary="PAGEMAP_SCAN that protects a part of a huge page of shared memory, and asks for what is present and "
+        "written, tells nothing of it, protects nothing, and unmaps all of the huge page",
+        example="2 MiB of shared memory in a huge page, UFFD_FEATURE_WP_ASYNC, written, PM_SCAN_WP_MATCHING of each "
+        "half, PAGE_IS_WRITTEN and PAGE_IS_PRESENT: 0 of 512 base pages are told; of shared base pages, of an "
+        "anonymous huge page, or asked for PAGE_IS_WRITTEN alone, 512",
+        cause="pagemap_scan_thp_entry() splits how the huge page is mapped and goes on by base pages, of which a file "
+        "has none in the page table then",
+        since=KernelVersion(6, 7),
+        seen="6.12.117, 7.3.4",
+    ),
 }

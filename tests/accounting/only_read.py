@@ -93,7 +93,7 @@ def _expect_dirty_when_written(live: Live, file: File, memory: Memory, offset: i
     memory.actor.write(memory.address + last, _VALUE)
     _expect_some_dirty(live, file, memory, "what was written")
     if memory.size > live.base_page:
-        # some kernels forget it of what is unmapped as a whole, which thp/tmpfs-files looks at (dirty-lost-at-unmap)
+        # some kernels forget it of what is unmapped as a whole, which files/tmpfs-files looks at (dirty-lost-at-unmap)
         return
     memory.unmap()
     again = file.map(live, offset, length)

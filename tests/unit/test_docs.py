@@ -139,3 +139,14 @@ def test_readme_leads_to_pages_that_exist() -> None:
     links = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(links) > 1
     assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def test_every_folder_of_tests_is_told() -> None:
+    """Whoever looks for a case finds what each folder is about on the page of how all is built."""
+    page = (DOCS / "architecture.md").read_text("utf-8").partition("`tests/` has")[2]
+    told = {
+        folder
+        for line in page.partition("```text\n")[2].partition("```")[0].splitlines()
+        for folder in line.partition(":")[0].split()
+    }
+    assert told == {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}

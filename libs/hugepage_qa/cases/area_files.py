@@ -9,7 +9,10 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.errors import InputError
 
 #: folders of areas whose cases act on pools, memory and text: what a throwaway machine can do, too
-LIVE = ("accounting", "cgroup", "hwpoison", "kvm", "memory", "numa", "pool", "reservation", "text", "thp")
+LIVE = (
+    *("accounting", "cgroup", "files", "hwpoison", "ksm", "kvm", "memory", "mlock", "numa", "pool", "reservation"),
+    *("swap", "text", "thp", "userfaultfd"),
+)
 #: where the tests lie: in a checkout, and where the packages of distributions put them
 _PLACES = (Path(__file__).resolve().parents[3] / "tests", Path("/usr/share/hugepage-qa/tests"))
 

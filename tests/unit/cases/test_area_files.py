@@ -63,7 +63,7 @@ def test_without_tests_it_is_said_where_they_would_be(tmp_path: Path, monkeypatc
 
 
 def test_a_file_is_named_as_in_results_or_as_it_lies_there() -> None:
-    assert names("memory/told-in-order") == names("memory/told_in_order") == ["memory/told-in-order"]
+    assert names("userfaultfd/told-in-order") == names("userfaultfd/told_in_order") == ["userfaultfd/told-in-order"]
 
 
 def test_every_folder_of_live_cases_has_some() -> None:

@@ -67,21 +67,21 @@ _NOT_JUDGED_IN = {
     # how far a thread is that writes on and on, and what came of it in one round: whether it goes on is judged
     "memory/flushed": ("load ", "stop "),
     # how often a thread has read on
-    "thp/zswap-makes-room": ("stop ",),
+    "swap/zswap-makes-room": ("stop ",),
     # whether a loop device can be read behind the end of its file, which decides whether it can be tried
-    "thp/unreadable-swap": ("call pread64 6 ",),
+    "swap/unreadable-swap": ("call pread64 6 ",),
     # UFFDIO_API: it asks for no feature
-    **dict.fromkeys(("memory/woken-threads", "memory/told-in-order"), ("call ioctl 3 3222841919 ",)),
-    "memory/userfault-interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),
+    **dict.fromkeys(("userfaultfd/woken-threads", "userfaultfd/told-in-order"), ("call ioctl 3 3222841919 ",)),
+    "userfaultfd/interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),
     # whether huge pages are made is left to the kernel, and what they hold is judged
     "thp/mixed-operations": ("call pidfd_open ", "call process_madvise "),
     # nor which ranges a file system can take out, put in or make zero
-    "thp/mixed-file-operations": (
+    "files/mixed-file-operations": (
         *("call pidfd_open ", "call process_madvise "),
         *(f"call fallocate 3 {mode} " for mode in (8, 16, 32)),
     ),
     # what a transfer past the page cache has to be a multiple of
-    "thp/written-otherwise": ("call statx ",),
+    "files/written-otherwise": ("call statx ",),
 }
 #: cases that judge other facts of the machine than a counter that they look at
 _JUDGES_OTHER_FACTS = {
@@ -235,7 +235,7 @@ def _last_observations(events: list[Event]) -> Iterator[int]:
 
 
 def test_no_kind_of_answer_is_left_out_where_many_are_alike() -> None:
-    (recorded,) = (one for one in recorded_cases() if str(one) == "thp/sealed-files/sealed")
+    (recorded,) = (one for one in recorded_cases() if str(one) == "files/seals/sealed")
     told, all_of_them = ([event for event, _lie in answers(recorded)] for answers in (unlike_answers, other_answers))
     assert len(told) < len(all_of_them) / 10
     assert all_of_them[0] in told

@@ -130,7 +130,9 @@ _WITHOUT_HUGE_PAGES = {
 #: text that is huge before as after is that of a file system with large folios
 _BEFORE_AS_AFTER = {"collapsed-text", "text-on-btrfs", "text-on-xfs"}
 
-RECORDED = [one for one in recorded_cases() if one.area.name.startswith(("thp/", "text/"))]
+#: of rooms where others are about the pages of a pool, those cases that run once
+_ROOMS = ("files/", "ksm/", "mlock/", "swap/", "text/", "thp/", "userfaultfd/")
+RECORDED = [one for one in recorded_cases() if one.size is None and one.area.name.startswith(_ROOMS)]
 _BUDDYINFO = str(["proc/buddyinfo"])
 _LAST_COLUMN = re.compile(r"\d+(?= *$)", re.MULTILINE)
 _SWAP = re.compile(r"^(Swap: +)(\d+)( kB)$", re.MULTILINE)
@@ -156,18 +158,18 @@ def _one_page_more(found: re.Match[str]) -> str:
 _AREAS_WITHOUT = {
     "thp/smaller-sizes",
     "thp/collapsed-smaller",
-    "thp/file-folios",
-    "thp/mixed-file-operations",
-    "thp/moved-files",
-    "thp/stored-folios",
+    "files/file-folios",
+    "files/mixed-file-operations",
+    "files/moved-files",
+    "files/stored-folios",
     "thp/zero-page",
-    "thp/written-otherwise",
-    "thp/sparse-files",
-    "thp/cached-ranges",
-    "thp/dirty-ranges",
-    "thp/guarded-on-disks",
-    "thp/committed-memory",
-    "thp/flagged-io",
+    "files/written-otherwise",
+    "files/sparse-files",
+    "files/cached-ranges",
+    "files/dirty-ranges",
+    "files/guarded-on-disks",
+    "files/committed-memory",
+    "files/flagged-io",
 }
 _OF_HUGE_PAGES = [
     one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES and one.area.name not in _AREAS_WITHOUT

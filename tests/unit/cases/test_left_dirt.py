@@ -10,9 +10,10 @@ def test_who_leaves_dirt_has_a_machine_that_does_not_clear_pages() -> None:
     uncleared = {area.name for area in read_areas() if area.uncleared}
     files = [
         file
-        for file in (area_files.tests_directory() / "thp").glob("*.py")
+        for folder in area_files.LIVE
+        for file in (area_files.tests_directory() / folder).glob("*.py")
         if "leave_dirt(live)" in file.read_text("utf-8")
     ]
     assert files
     for file in files:
-        assert f"thp/{file.stem.replace('_', '-')}" in uncleared, file.name
+        assert f"{file.parent.name}/{file.stem.replace('_', '-')}" in uncleared, file.name

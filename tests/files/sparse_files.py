@@ -1,0 +1,139 @@
+"""Files in large folios that have holes: what each call reads there, and where lseek(2) finds data."""
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.file_contents import KnownFile, data_of
+from hugepage_qa.cases.file_transfers import READS
+from hugepage_qa.cases.large_folios import block_size, file_case
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SPARSE = Area("files/sparse-files", sizes=Sizes.ONCE, uncleared=True)
+
+#: for how long somebody else may have a hold of a folio
+_SECONDS = 30.0
+
+case = partial(file_case, SPARSE)
+
+
+@case(
+    "a read, whichever call makes it, gives zeroes of holes, of what is allocated alone and of what a longer file has"
+    " got, and what stands before and behind them, up to the end of the file",
+    "read(2); splice(2); sendfile(2); copy_file_range(2); mm/shmem.c shmem_file_read_iter(), shmem_file_splice_read();"
+    " mm/filemap.c filemap_read(), filemap_splice_read()",
+)
+def read_over_holes(live: Live, file: KnownFile) -> None:
+    base = live.base_page
+    _leave_holes(live, file, file.contents.length)
+    ends = _ends(file)
+    for read in READS:
+        for number, end in enumerate(ends):
+            # within one page each time, and in turn some that go on for longer
+            for first, length in ((end - WORD, 2 * WORD), (end - WORD * (number % 3), base + WORD * number)):
+                with live.about(f"{length} bytes from {first} on, {read.__name__}"):
+                    file.expect_read(read, first, length)
+    file.expect("with holes")
+
+
+@case(
+    "lseek(2) finds data and holes in turn up to the end of a file, which is a hole: no word that is not zero lies in a"
+    " hole, no base page of a hole in data, and what is asked from within either, or behind the end, is told so",
+    "lseek(2) SEEK_DATA, SEEK_HOLE; mm/filemap.c mapping_seek_hole_data(); mm/shmem.c shmem_file_llseek(); fs/iomap"
+    "/seek.c iomap_seek_data()",
+)
+def found_data(live: Live, file: KnownFile) -> None:
+    length = file.contents.length
+
+    def pages_in_data() -> list[int]:
+        _leave_holes(live, file, length)
+        return _hole_pages_in(live, file, _data(live, file))
+
+    # a folio of a tmpfs that somebody has a hold of cannot be split for a hole, and is data, until he has none
+    left = live.host.last_look(pages_in_data, lambda found: not found, _SECONDS)
+    live.expect("starts of base pages of holes that are found as data", [], left)
+    whole = file.contents.length
+    for state in ("in memory", "synced", "with data at its end"):
+        if state == "with data at its end":
+            file.write(whole - WORD, WORD)
+        data = _data(live, file)
+        with live.about(state):
+            for start, length in _written(file):
+                found = [each for each in data if each[0] <= start and start + length <= each[1]]
+                live.expect(f"data with all of {length} bytes at {start}", 1, len(found))
+            for start, end in data:
+                for inner in (start, (start + end) // 2, end - 1):
+                    _expect_found(live, file, inner, (inner, end))
+            for (_start, end), (start, _end) in pairwise(data):
+                for inner in (end, (start + end) // 2, start - 1):
+                    _expect_found(live, file, inner, (start, inner))
+            for behind in (whole, whole + 1, whole + live.base_page):
+                _expect_found(live, file, behind, (-errno.ENXIO, -errno.ENXIO))
+        file.evict()
+
+
+def _expect_found(live: Live, file: KnownFile, start: int, expected: tuple[int, int]) -> None:
+    found = _seek(file, start, os.SEEK_DATA), _seek(file, start, os.SEEK_HOLE)
+    live.expect(f"data and a hole from {start} on", expected, found)
+
+
+def _seek(file: KnownFile, start: int, whence: int) -> int:
+    return file.actor.result("lseek", file.descriptor, start, whence)
+
+
+def _data(live: Live, file: KnownFile) -> list[tuple[int, int]]:
+    return data_of(live, file.actor, file.descriptor, file.contents.length)
+
+
+def _written(file: KnownFile) -> Iterator[tuple[int, int]]:
+    """Yield start and length of what is not zero."""
+    start = 0
+    for piece in file.contents.pieces:
+        if piece.value is not None:
+            yield start, piece.length
+        start += piece.length
+
+
+def _hole_pages_in(live: Live, file: KnownFile, data: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the starts of the whole base pages of holes of which ``data`` has any byte."""
+    base, start, found = live.base_page, 0, list[int]()
+    for piece in file.contents.pieces:
+        if piece.value is None:
+            pages = range(-(-start // base) * base, (start + piece.length) // base * base, base)
+            found += (page for page in pages if any(first < page + base and page < end for first, end in data))
+        start += piece.length
+    return found
+
+
+def _leave_holes(live: Live, file: KnownFile, whole: int) -> None:
+    """Have a file of which ``whole`` bytes were written be sparse; once more, it is so as before.
+
+    It has holes of and in base pages, and over the end of a huge page.
+    """
+    base, block = live.base_page, block_size(live)
+    for first, length in (
+        (3 * base, 2 * base),
+        (7 * base, base),
+        (block // 2 + WORD, base),
+        (block - base, 2 * base),
+        (block + 5 * base - WORD, 3 * base),
+    ):
+        file.punch(first, length)
+    file.truncate(whole - 3 * base)
+    file.truncate(whole + base // 2)
+
+
+def _ends(file: KnownFile) -> list[int]:
+    """Return where a file begins to hold something else, and its last word."""
+    starts = accumulate(piece.length for piece in file.contents.pieces)
+    return [start for start in starts if start < file.contents.length] + [file.contents.length - WORD]
+
+
+class ThpSparseFiles(LiveTest):
+    def test_sparse_files(self) -> None:
+        self.run_area(SPARSE)

@@ -1,0 +1,215 @@
+"""Base pages of huge pages on two nodes that KSM merges, on each node alone or over all: merge_across_nodes."""
+
+import errno
+from collections.abc import Callable, Sequence
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import MOVE_ALL, base_pages_of, bind, migrate, move_pages, nodes_of
+from hugepage_qa.cases.merged_pages import KSM_DOC, await_full_scans, await_merged, base_page_count, start_merging
+from hugepage_qa.cases.thp_memory import need_blocks
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
+from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.kernel.ksm import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_MERGEABLE
+from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+BY_NODE = Area("ksm/merged-by-node", sizes=Sizes.ONCE)
+
+_ACROSS = f"{DIRECTORY}/merge_across_nodes"
+_RUN = f"{DIRECTORY}/run"
+#: processes on each node
+_OF_A_NODE = 2
+_NEW_VALUE = 77
+#: who has a hold of a base page has it for a moment
+_MOVE_SECONDS = 10.0
+
+#: moves all base pages of memory to a node, also where other processes have them
+_Move = Callable[[Live, Memory, int], None]
+
+
+@BY_NODE.case(
+    "with merge_across_nodes 0 equal base pages of huge pages on two nodes have one frame on each node, their own"
+    " node's, with 1 one for both; pages_shared and pages_sharing count them, what is written is its writer's alone,"
+    " and on its node; other values are EINVAL, and while any page is merged the other one is EBUSY; all unmerged hold"
+    " what they held",
+    f"{KSM_DOC} merge_across_nodes, run, pages_shared, pages_sharing; mm/ksm.c merge_across_nodes_store(),"
+    " get_kpfn_nid(), stable_tree_search()",
+    nodes=2,
+)
+def each_node_alone(live: Live) -> None:
+    _start_merging(live)
+    for across in ("0", "1", "0"):
+        _set_across(live, across)
+        with live.about(f"merge_across_nodes is {across}"):
+            _expect_merged(live, is_across=across == "1")
+    for refused in ("2", "-1", "many"):
+        live.expect_errno(errno.EINVAL, live.host.write, _ACROSS, refused)
+    live.expect("merge_across_nodes", 0, read_integer(ObservedTree(live.host), _ACROSS))
+
+
+@BY_NODE.case(
+    "with merge_across_nodes 0 frames that KSM has merged and that move to another node are merged with what is equal"
+    " there, and no more with what is equal on the node that they left, and they move again: on and back, by whoever"
+    " moves them for all processes; all hold what they held, and what is written is its writer's alone",
+    f"{KSM_DOC} merge_across_nodes, pages_shared, pages_sharing; move_pages(2) MPOL_MF_MOVE_ALL; migrate_pages(2);"
+    " mm/ksm.c cmp_and_merge_page(), stable_tree_search(), folio_migrate_ksm()",
+    nodes=2,
+)
+def moved_when_merged(live: Live) -> None:
+    _start_merging(live)
+    _set_across(live, "0")
+    for move in (_by_move_pages, _by_migrate_pages):
+        with live.about(move.__name__[1:]):
+            _expect_merged_where_moved(live, move)
+
+
+def _start_merging(live: Live) -> None:
+    """Have ksmd merge over all nodes, and be as it was after the case. Raises CannotRun."""
+    before = live.host.read(_ACROSS)
+    if before is None or not live.host.is_thrown_away():
+        raise CannotRun("merging by node is for machines that are thrown away, with KSM and several nodes")
+    live.when_actors_have_ended(_put_back, live.host, before.strip(), (live.host.read(_RUN) or "").strip())
+    _set_across(live, "1")
+    start_merging(live)
+
+
+def _put_back(host: Host, across: str, run: str) -> None:
+    for path, value in ((_RUN, "2"), (_ACROSS, across), (_RUN, run)):
+        host.write(path, value)
+
+
+def _set_across(live: Live, across: str) -> None:
+    """Unmerge all, have pages be merged by node or not, and merge again."""
+    live.host.write(_RUN, "2")
+    live.host.write(_ACROSS, across)
+    live.host.write(_RUN, "1")
+
+
+def _expect_merged(live: Live, *, is_across: bool) -> None:
+    nodes = two_nodes_with_room(live, _OF_A_NODE)
+    all_of_them = [_on_node(live, node) for node in nodes for _process in range(_OF_A_NODE)]
+    first = all_of_them[0]
+    count = base_page_count(live, first)
+    for each in all_of_them:
+        each.advise(MADV_MERGEABLE)
+    wanted = [[*range(len(all_of_them))]] if is_across else [[0, 1], [2, 3]]
+    found = await_merged(live, first, lambda: _alike(all_of_them, wanted))
+    live.expect(f"base pages of which processes {wanted} have one frame each", count, found)
+    live.expect("AnonHugePages of what was merged", 0, sum(each.smaps().anon_huge_pages for each in all_of_them))
+    _expect_counts(live, len(wanted) * count, (len(all_of_them) - len(wanted)) * count)
+    if not is_across:
+        for number, each in enumerate(all_of_them):
+            live.expect(f"base pages by node, process {number}", {nodes[number // 2]: count}, each.numa_maps().nodes)
+    other = "0" if is_across else "1"
+    live.expect_errno(errno.EBUSY, live.host.write, _ACROSS, other)
+    all_of_them[-1].fill(_NEW_VALUE)
+    live.expect("base pages by node, of what was written", {nodes[1]: count}, all_of_them[-1].numa_maps().nodes)
+    for each in all_of_them[:-1]:
+        each.expect_filled()
+    live.host.write(_RUN, "2")
+    _expect_counts(live, 0, 0)
+    for each in all_of_them[:-1]:
+        each.expect_filled()
+    all_of_them[-1].expect_filled(_NEW_VALUE)
+    live.expect("base pages that have one frame then", 0, _alike(all_of_them[:2], [[0, 1]]))
+    for each in all_of_them:
+        each.actor.end()
+    live.host.write(_RUN, "1")
+
+
+def _expect_merged_where_moved(live: Live, move: _Move) -> None:
+    """Have frames of two processes move to a node, with an equal one on it and on their own, on to it, and back."""
+    here, there = two_nodes_with_room(live, _OF_A_NODE + 1)
+    moved, stays, awaits = [_on_node(live, here), _on_node(live, here)], _on_node(live, here), _on_node(live, there)
+    count = base_page_count(live, stays)
+    _expect_one_frame(live, moved, here, count)
+    # on its own node each finds frames that are equal, before or after they come there
+    for node, other in ((there, awaits), (here, stays), (there, None), (here, None)):
+        with live.about(f"moved to node {node}"):
+            _expect_moved(live, moved[0], node, move)
+            stays.advise(MADV_MERGEABLE)
+            if other:
+                moved.append(other)
+            _expect_one_frame(live, moved, node, count)
+            if stays not in moved:
+                live.expect("base pages by node, of what stays", {here: count}, stays.numa_maps().nodes)
+    moved[-1].fill(_NEW_VALUE)
+    for each in moved[:-1]:
+        each.expect_filled()
+    live.host.write(_RUN, "2")
+    _expect_counts(live, 0, 0)
+    for number, each in enumerate(moved, 1):
+        each.expect_filled(_NEW_VALUE if number == len(moved) else 1)
+        each.actor.end()
+    live.host.write(_RUN, "1")
+
+
+def _expect_one_frame(live: Live, processes: Sequence[Memory], node: int, count: int) -> None:
+    """Have ksmd merge again, and expect each base page to have one frame, of ``node``, in all of them."""
+    for each in processes:
+        each.advise(MADV_MERGEABLE)
+    live.host.write(_RUN, "1")
+    found = await_merged(live, processes[0], lambda: _alike(processes, [[*range(len(processes))]]))
+    live.expect(f"base pages with one frame for {len(processes)} processes", count, found)
+    await_full_scans(live)
+    _expect_counts(live, count, (len(processes) - 1) * count)
+    for number, each in enumerate(processes):
+        live.expect(f"base pages by node, process {number}", {node: count}, each.numa_maps().nodes)
+        each.expect_filled()
+
+
+def _expect_moved(live: Live, memory: Memory, node: int, move: _Move) -> None:
+    """Expect all base pages to move to ``node`` while ksmd rests, tried again where somebody has a hold of one."""
+    live.host.write(_RUN, "0")
+
+    def elsewhere() -> int:
+        move(live, memory, node)
+        return sum(found != node for found in nodes_of(memory.actor, base_pages_of(live, memory)))
+
+    left = live.host.last_look(elsewhere, lambda count: not count, _MOVE_SECONDS)
+    if left:
+        # what comes then would be waited for in vain, each time
+        live.fail("base pages that have not moved", 0, left)
+
+
+def _by_move_pages(live: Live, memory: Memory, node: int) -> None:
+    places = base_pages_of(live, memory)
+    move_pages(memory.actor, places, [node] * len(places), MOVE_ALL)
+
+
+def _by_migrate_pages(live: Live, memory: Memory, node: int) -> None:
+    for source in live.nodes[:2]:
+        if source != node:
+            migrate(memory.actor, source, node)
+
+
+def _on_node(live: Live, node: int) -> Memory:
+    memory = advised(live)
+    bind(memory, [node])
+    memory.fill()
+    need_blocks(live, memory, node)
+    live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
+    live.expect("base pages by node before", {node: base_page_count(live, memory)}, memory.numa_maps().nodes)
+    return memory
+
+
+def _expect_counts(live: Live, shared: int, sharing: int) -> None:
+    tree = ObservedTree(live.host)
+    found = [read_integer(tree, f"{DIRECTORY}/pages_{name}") for name in ("shared", "sharing")]
+    live.expect("pages_shared, pages_sharing", [shared, sharing], found)
+
+
+def _alike(all_of_them: Sequence[Memory], wanted: Sequence[Sequence[int]]) -> int:
+    """Return how many base pages have one frame in each group of processes, and another one in each group."""
+    of_processes = zip(*(each.present_frames(each.pages) for each in all_of_them), strict=False)
+    groups = ([{frames[number] for number in group} for group in wanted] for frames in of_processes)
+    return sum(all(len(group) == 1 for group in each) and len(set().union(*each)) == len(wanted) for each in groups)
+
+
+class ThpMergedByNode(LiveTest):
+    def test_merged_by_node(self) -> None:
+        self.run_area(BY_NODE)

@@ -1,0 +1,96 @@
+"""Huge pages that are swapped out to a device: as a whole, and counted so. To a file they go in pieces."""
+
+from collections.abc import Callable
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.swapped import parts_out, swap_out, swap_to_a_device, swapped
+from hugepage_qa.cases.thp_memory import expect_change, pmd_size, read_counters
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer, size_name
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SWAP_DEVICE = Area("swap/swap-device", sizes=Sizes.ONCE)
+
+_PAGES, _ROOM = 2, 8
+#: of the PMD size alone, in its directory: a name of the suite, and that of the file
+_OF_SIZE = {f"stats/{name} of the PMD size": name for name in ("swpout", "swpout_fallback")}
+
+
+@SWAP_DEVICE.case(
+    "huge pages that swap on a device has room for are swapped out as a whole, each counts in thp_swpout, and they come"
+    " back with what they held",
+    f"{THP_DOC} thp_swpout; mm/page_io.c count_swpout_vm_event(); mm/swapfile.c SWP_BLKDEV",
+    since="5.4",  # MADV_PAGEOUT
+)
+def swapped_out_whole(live: Live) -> None:
+    _need_swap_of_whole_pages(live)
+    swap_to_a_device(live, _ROOM * pmd_size(live))
+    change = {"thp_swpout": _PAGES, "thp_swpout_fallback": 0}
+    out = partial(swap_out, live, length=_PAGES * pmd_size(live))
+    memory = expect_change(live, change, partial(huge_pages, live, _PAGES), out)
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+    live.expect("memory in swap after it was read", 0, swapped(memory))
+
+
+@SWAP_DEVICE.case(
+    "of huge pages that together have room in swap on a device the last one, for which there is none in one piece, is"
+    " split and counts in thp_swpout_fallback, once, the others in thp_swpout, and so in the statistics of their size;"
+    " they come back with what they held",
+    f"{THP_DOC} thp_swpout, thp_swpout_fallback, swpout, swpout_fallback; mm/vmscan.c shrink_folio_list();"
+    " mm/swapfile.c SWP_BLKDEV",
+    since="5.4",  # MADV_PAGEOUT
+)
+def last_one_in_pieces(live: Live) -> None:
+    _need_swap_of_whole_pages(live)
+    ends = list[Callable[[], None]]()
+
+    def filled(pages: int) -> Memory:
+        # what the one before has in swap is in the way of this one
+        while ends:
+            ends.pop()()
+        memory = huge_pages(live, pages)
+        # the header of the swap area takes its first page
+        ends.append(swap_to_a_device(live, pages * memory.size))
+        ends.append(memory.actor.end)
+        return memory
+
+    for pages in (1, 2, 3, 5):
+        with live.about(f"swap of {pages} huge pages"):
+            whole, parts = pages - 1, 1
+            change = {"thp_swpout": whole, "thp_swpout_fallback": parts}
+            change |= dict(zip(_OF_SIZE, (whole, parts), strict=True))
+            memory = expect_change(live, change, partial(filled, pages), partial(_all_out, live), _with_those_of_size)
+            live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+            # all but the base page for which the header leaves no room
+            live.expect("memory in swap", memory.length - live.base_page, swapped(memory))
+            memory.expect_filled()
+
+
+def _need_swap_of_whole_pages(live: Live) -> None:
+    if live.host.kernel_option("THP_SWAP") is False:  # powerpc's never have it
+        raise CannotRun("this kernel swaps huge pages out in pieces: it has no CONFIG_THP_SWAP")
+
+
+def _all_out(live: Live, memory: Memory) -> None:
+    whole = [(0, memory.length)]
+    live.host.wait_until(partial(parts_out, live, memory, whole, lambda: not memory.smaps().anon_huge_pages))
+
+
+def _with_those_of_size(live: Live) -> dict[str, int]:
+    """Return all counters, and those of the PMD size alone where the kernel has them (since Linux 6.11)."""
+    directory = f"{DIRECTORY}/{size_name(pmd_size(live))}/stats"
+    tree = ObservedTree(live.host)
+    of_size = {name: read_integer(tree, f"{directory}/{file}") for name, file in _OF_SIZE.items()}
+    return read_counters(live) | {name: value for name, value in of_size.items() if value is not None}
+
+
+class ThpSwapDevice(LiveTest):
+    def test_swap_device(self) -> None:
+        self.run_area(SWAP_DEVICE)

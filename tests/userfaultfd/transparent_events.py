@@ -1,0 +1,154 @@
+"""What a program is told of memory whose faults it handles: userfaultfd(2) with UFFD_FEATURE_EVENT_*."""
+
+import errno
+import mmap
+import signal
+from functools import partial
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.thp_memory import advised_shared_memory, map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, Userfault
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+EVENTS = Area("userfaultfd/transparent-events", sizes=Sizes.ONCE)
+
+DOC = "Documentation/admin-guide/mm/userfaultfd.rst Non-cooperative userfaultfd"
+_NEW_VALUE = 77
+
+
+@EVENTS.case(
+    "who handles the faults of memory is told where it has moved, and fills what is missing there",
+    f"{DOC} UFFD_EVENT_REMAP; mm/userfaultfd.c mremap_userfaultfd_complete()",
+)
+def moved(live: Live) -> None:
+    for shift in (0, live.base_page):
+        memory = huge_pages(live, 2)
+        actor, length = memory.actor, memory.length
+        fault = Userfault(memory, Mode.MISSING, Feature.EVENT_REMAP, waits=True)
+        source = map_aligned(live, 1, memory.size, actor=actor)
+        source.fill(_NEW_VALUE)
+        memory.advise(mmap.MADV_DONTNEED, 1, 1)
+        target = room_for(actor, 3, memory.size) + shift
+        move = partial(memory.moved_to, target)
+        there = fault.event_of(live, move, Event.REMAP, memory.address, target, length)
+        live.expect("bytes copied", memory.size, fault.handling(there).copy(source, 1))
+        there.expect_filled(pages=1)
+        there.expect_filled(_NEW_VALUE - memory.size, first=1)
+
+
+@EVENTS.case(
+    "who handles the faults of memory is told what of it is given back, a huge page or a part, and fills it anew",
+    f"{DOC} UFFD_EVENT_REMOVE; mm/userfaultfd.c userfaultfd_remove(); madvise(2) MADV_DONTNEED",
+)
+def given_back_and_filled(live: Live) -> None:
+    source = base_pages(live)
+    for length in (source.size, source.size // 2):
+        memory = advised(live, 2, actor=source.actor)
+        memory.fill()
+        fault = Userfault(memory, Mode.MISSING, Feature.EVENT_REMOVE, waits=True)
+        give_back = partial(memory.actor.call, "madvise", memory.at(1), length, mmap.MADV_DONTNEED)
+        fault.event_of(live, give_back, Event.REMOVE, memory.at(1), memory.at(1) + length)
+        live.expect("bytes copied", length, fault.copy(source, 1, length=length))
+        wrong = memory.wrong(0, memory.size) + memory.wrong(memory.size, length, 1 - memory.size)
+        wrong += memory.wrong(memory.size + length, memory.size - length)
+        live.expect("words that are wrong", 0, wrong)
+
+
+@EVENTS.case(
+    "who handles the faults of memory is told what of it is unmapped, and cannot fill it any more",
+    f"{DOC} UFFD_EVENT_UNMAP; mm/userfaultfd.c userfaultfd_unmap_complete()",
+)
+def unmapped(live: Live) -> None:
+    memory = huge_pages(live, 3)
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill(_NEW_VALUE)
+    fault = Userfault(memory, Mode.MISSING, Feature.EVENT_UNMAP, waits=True)
+    fault.event_of(live, partial(memory.unmap, 1, 1), Event.UNMAP, memory.at(1), memory.at(2))
+    live.expect_errno(errno.ENOENT, fault.copy, source, 1)
+    memory.expect_filled(pages=1)
+    memory.expect_filled(first=2)
+
+
+@EVENTS.case(
+    "a huge page, or a part, that UFFDIO_MOVE takes from its place is where it was missing, in the same frames, with"
+    " what it holds; its place is empty, and pages that a child has, too, are refused with EBUSY",
+    "ioctl_userfaultfd(2) UFFDIO_MOVE; mm/huge_memory.c move_pages_huge_pmd();"
+    " mm/userfaultfd.c move_pages_ptes() (adef440691ba)",
+    since="6.8",
+)
+def moved_by_the_program(live: Live) -> None:
+    source = huge_pages(live)
+    for length in (source.size, source.size // 2):
+        source.fill()
+        memory = advised(live, 1, actor=source.actor)
+        fault = Userfault(memory, Mode.MISSING, Feature.MOVE)
+        frames = source.present_frames(1)
+        live.expect(f"bytes moved of {length}", length, fault.move(source, length=length))
+        live.expect("frames", frames[: length // live.base_page], memory.present_frames(1))
+        live.expect("frames that are left", frames[length // live.base_page :], source.present_frames(1))
+        live.expect("words that changed", 0, memory.wrong(0, length) + source.wrong(length, source.size - length))
+        live.expect("words that are not zero where it was", 0, source.actor.nonzero(source.address, length))
+        memory.unmap()
+    shared = huge_pages(live)
+    child = shared.seen_by(shared.actor.fork())
+    fault = Userfault(advised(live, 1, actor=shared.actor), Mode.MISSING, Feature.MOVE)
+    live.expect_errno(errno.EBUSY, fault.move, shared)
+    for each in (shared, child):
+        each.expect_filled()
+
+
+@EVENTS.case(
+    "what a program has poisoned, base pages at any place of memory for huge pages, is SIGBUS in a child and in a child"
+    " of that one, too, where its parent still tracks what it protects in the child, private and shared, and in private"
+    " memory where it does not; what is beside it is there",
+    "ioctl_userfaultfd(2) UFFDIO_POISON; include/linux/mm_inline.h copy_pte_marker(); mm/memory.c vma_needs_copy(),"
+    " copy_nonpresent_pte()",
+    since="6.6",
+)
+def poisoned_and_forked(live: Live) -> None:
+    base = live.base_page
+    every = pmd_size(live) // base
+    parts = (0, 1), (every // 2, 3), (every - 1, 1), (0, every)
+    for (first, count), (shared, is_tracked) in product(parts, ((False, False), (False, True), (True, True))):
+        memory = advised_shared_memory(live, 2) if shared else huge_pages(live, 2)
+        memory.part(0).fill()
+        if not shared:
+            memory.advise(mmap.MADV_DONTNEED, 1, 1)
+        with live.about(f"{count} base pages from {first} on, shared {shared}, tracked {is_tracked}"):
+            _expect_poison_inherited(live, memory, first * base, count * base, is_tracked=is_tracked)
+        memory.actor.end()
+
+
+def _expect_poison_inherited(live: Live, memory: Memory, start: int, length: int, *, is_tracked: bool) -> None:
+    """Poison ``length`` bytes of the second huge page from ``start`` on, and expect SIGBUS there in two children."""
+    mode, features = Mode.MISSING, Feature.POISON | Feature.MISSING_SHMEM
+    if is_tracked:
+        # missing pages stay the kernel's: who got one for what is poisoned would wait for ever
+        mode, features = Mode.WRITE_PROTECTED, Feature.POISON | Feature.EVENT_FORK | Feature.WP_HUGETLBFS_SHMEM
+    fault = Userfault(memory, mode, features, waits=is_tracked)
+    fault.poison(1, offset=start, length=length)
+    if is_tracked:
+        child, faults = fault.fork(live)
+        grandchild, _faults = faults.fork(live)
+    else:
+        child = memory.seen_by(memory.actor.fork())
+        grandchild = child.seen_by(child.actor.fork())
+    for one in (memory, child, grandchild):
+        for offset in (start, start + length - WORD):
+            live.expect_signal(signal.SIGBUS, one.actor.read, one.at(1) + offset)
+            live.expect_signal(signal.SIGBUS, one.actor.write, one.at(1) + offset, _NEW_VALUE)
+        one.expect_filled(pages=1)
+    if not is_tracked and length < memory.size:
+        absent = child.at(1) + (start + memory.size // 4) % memory.size
+        live.expect("what the child reads of a missing page", 0, child.actor.read(absent))
+    for one in (grandchild, child):
+        one.actor.end()
+
+
+class ThpUserfaultEvents(LiveTest):
+    def test_userfault_events(self) -> None:
+        self.run_area(EVENTS)

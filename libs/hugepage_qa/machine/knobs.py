@@ -34,6 +34,7 @@ SYSCTLS = (
     "vm/defrag_mode",
     "vm/watermark_boost_factor",
     "vm/watermark_scale_factor",
+    "vm/page-cluster",
     "vm/swappiness",
     "vm/zone_reclaim_mode",
     "vm/max_map_count",

@@ -10,6 +10,7 @@ from tests.unit.cases.lies import Lie, fails_by
 from tests.unit.cases.recorded import Recorded, recorded_cases
 from tests.unit.cases.transcript import Event
 
+from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.result import Verdict
 
@@ -130,9 +131,15 @@ _WITHOUT_HUGE_PAGES = {
 #: text that is huge before as after is that of a file system with large folios
 _BEFORE_AS_AFTER = {"collapsed-text", "text-on-btrfs", "text-on-xfs"}
 
-#: of rooms where others are about the pages of a pool, those cases that run once
-_ROOMS = ("files/", "ksm/", "mlock/", "swap/", "text/", "thp/", "userfaultfd/")
-RECORDED = [one for one in recorded_cases() if one.size is None and one.area.name.startswith(_ROOMS)]
+_FOLDERS = ("files/", "ksm/", "mlock/", "swap/", "text/", "thp/", "userfaultfd/")
+
+
+def _is_transparent(area: Area) -> bool:
+    """Tell whether ``area`` is not about the pages of a pool, as some of swap and userfaultfd(2) are."""
+    return area.name.startswith(_FOLDERS) and not any(case.sizes is Sizes.EACH for case in area.cases)
+
+
+RECORDED = recorded_cases(_is_transparent)
 _BUDDYINFO = str(["proc/buddyinfo"])
 _LAST_COLUMN = re.compile(r"\d+(?= *$)", re.MULTILINE)
 _SWAP = re.compile(r"^(Swap: +)(\d+)( kB)$", re.MULTILINE)

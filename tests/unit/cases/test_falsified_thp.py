@@ -131,12 +131,15 @@ _WITHOUT_HUGE_PAGES = {
 #: text that is huge before as after is that of a file system with large folios
 _BEFORE_AS_AFTER = {"collapsed-text", "text-on-btrfs", "text-on-xfs"}
 
-_FOLDERS = ("files/", "ksm/", "mlock/", "swap/", "text/", "thp/", "userfaultfd/")
+_FOLDERS = "files/", "ksm/", "mlock/", "text/", "thp/"
+#: of these some areas are about the pages of a pool
+_FOLDERS_OF_BOTH = "swap/", "userfaultfd/"
 
 
 def _is_transparent(area: Area) -> bool:
-    """Tell whether ``area`` is not about the pages of a pool, as some of swap and userfaultfd(2) are."""
-    return area.name.startswith(_FOLDERS) and not any(case.sizes is Sizes.EACH for case in area.cases)
+    if area.name.startswith(_FOLDERS_OF_BOTH):
+        return all(case.sizes is Sizes.ONCE for case in area.cases)
+    return area.name.startswith(_FOLDERS)
 
 
 RECORDED = recorded_cases(_is_transparent)
@@ -161,8 +164,9 @@ def _one_page_more(found: re.Match[str]) -> str:
 
 
 #: smaller ones are in no line of smaps: counters of their size show them, and what they hold; so do files, the
-#: frames of zeroes, and what is committed is in a counter of the machine
+#: frames of zeroes; what is soft-dirty is in pagemap, and what is committed in a counter of the machine
 _AREAS_WITHOUT = {
+    "thp/kept-soft-dirty",
     "thp/smaller-sizes",
     "thp/collapsed-smaller",
     "files/file-folios",

@@ -36,6 +36,8 @@ KHUGEPAGED_AREA = Area("thp/khugepaged", sizes=Sizes.ONCE, uncleared=True)
 DOC = f"{THP_DOC} Khugepaged controls"
 #: each policy of all sizes after each other one, and "never" last
 _CHANGES = ("never", "always", "never", "madvise", "always", "madvise", "never")
+#: what lets shared memory of a size be huge
+_OF_SHARED_MEMORY = ("always", "within_size", "advise", "inherit")
 _END_SECONDS = 5.0
 
 
@@ -283,6 +285,36 @@ def thread_comes_and_goes(live: Live) -> None:
 
 
 @KHUGEPAGED_AREA.case(
+    "khugepaged is there while only shared memory of the PMD size may be huge, by a policy of its own or by the one"
+    " that it inherits, and gone while that is never or all is denied",
+    f"{THP_DOC} shmem_enabled; mm/shmem.c shmem_hpage_pmd_enabled()",
+    since="7.3",  # 6.12 does not ask for the policies of shared memory
+)
+def thread_for_shared_memory(live: Live) -> None:
+    if not shows_threads(live):
+        raise CannotRun("threads of the kernel are not to be seen here")
+    put_to_work(live, pmd="never")
+    everywhere, of_size = (f"{path}/shmem_enabled" for path in _shared_policies(live))
+    for path in (everywhere, of_size):
+        live.set_knob(path, "never")
+    if _shared_memory_may_be_huge(live):
+        raise CannotRun("a mode of hugetext keeps khugepaged at work")
+    live.set_knob(f"{DIRECTORY}/enabled", "never")
+    # so that it must leave something alone
+    memory = base_pages(live)
+    # the kernel refuses "force" unless the size inherits
+    for policy, own in product(("never", "always", "within_size", "advise", "deny"), _OF_SHARED_MEMORY):
+        live.host.write(of_size, "never")
+        live.host.write(everywhere, policy)
+        where = f"shmem_enabled={policy}, of the size"
+        _expect_thread(live, False, f"{where} never")
+        live.host.write(of_size, own)
+        _expect_thread(live, policy != "deny" and (own != "inherit" or policy != "never"), f"{where} {own}")
+    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_filled()
+
+
+@KHUGEPAGED_AREA.case(
     "a shorter scan_sleep_millisecs ends the longer sleep that khugepaged is in",
     f"{THP_DOC} scan_sleep_millisecs; mm/khugepaged.c scan_sleep_millisecs_store()",
 )
@@ -364,6 +396,14 @@ def _expect_contents(live: Live, memory: Memory, present: int, size: int) -> Non
         live.expect("words that changed", 0, memory.actor.check(address, length, WORD, 1))
         absent = memory.actor.nonzero(address + length, size - length)
         live.expect("words of unpopulated pages that are not zero", 0, absent)
+
+
+def _shared_policies(live: Live) -> tuple[str, str]:
+    """Return the directories of the policies of all shared memory, and of that of the PMD size. Raises CannotRun."""
+    of_size = f"{DIRECTORY}/{size_name(pmd_size(live))}"
+    if live.host.read(f"{of_size}/shmem_enabled") is None:
+        raise CannotRun("shared memory has no policy of its own for the PMD size")
+    return DIRECTORY, of_size
 
 
 def _shared_memory_may_be_huge(live: Live) -> bool:

@@ -22,7 +22,7 @@ from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.process_counters import may_lack
+from hugepage_qa.cases.process_counters import expect_process_swap, may_lack
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
     free_lazily,
@@ -362,14 +362,7 @@ def _expect_swap(live: Live, memory: Memory, swap: int, share: int, of_process: 
     fields = memory.smaps().fields
     live.expect("Swap, SwapPss", (swap, share), (fields["Swap"], fields["SwapPss"]))
     _expect_rollup(live, memory)
-    lack = may_lack(live)
-    # with many CPUs it tells no more than how many halves of the memory it is
-    unit = next((unit for unit in (memory.size // 2, memory.length // 2) if lack < unit // 2), None)
-    if unit:
-        found = process_status(live, memory.actor).sizes["VmSwap"]
-        live.expect(f"VmSwap, in {unit >> 10} KiB", of_process // unit, round(found / unit))
-    elif (untold := f"VmSwap may be off by {lack >> 10} KiB with these CPUs: it was not looked at") not in live.notes:
-        live.notes.append(untold)
+    expect_process_swap(live, memory, of_process)
 
 
 def _expect_peak(live: Live, memory: Memory, times: int, each: int) -> None:

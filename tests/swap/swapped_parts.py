@@ -14,6 +14,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.process_counters import expect_process_swap
 from hugepage_qa.cases.swapped import (
     need_swap,
     only_swap,
@@ -25,7 +26,7 @@ from hugepage_qa.cases.swapped import (
     swapped,
 )
 from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
@@ -292,16 +293,17 @@ def _mapped_in_parts(live: Live, file: HugeFile, whole: int, unit: int) -> list[
 
 
 @SWAPPED_PARTS.case(
-    "what is given back of memory that is in swap, by MADV_DONTNEED or MADV_FREE, is in swap no more and zero at the"
-    " next touch, and the rest is in swap and holds what it held",
+    "what is given back of memory that is in swap, huge pages or base pages, by MADV_DONTNEED or MADV_FREE, is in swap"
+    " no more, of the mapping and of the process, and zero at the next touch, and the rest is in swap and holds what it"
+    " held",
     "madvise(2) MADV_DONTNEED, MADV_FREE; mm/madvise.c madvise_free_pte_range(); mm/memory.c zap_pte_range()",
     since=SINCE,
 )
 def given_back(live: Live) -> None:
     let_rest(live)
     need_swap(live, _PAGES * pmd_size(live))
-    for advice in (mmap.MADV_DONTNEED, mmap.MADV_FREE):
-        memory = huge_pages(live, _PAGES)
+    for make, advice in product((huge_pages, base_pages), (mmap.MADV_DONTNEED, mmap.MADV_FREE)):
+        memory = make(live, _PAGES)
         swap_out(live, memory, memory.length)
         size, page = memory.size, live.base_page
         parts = ((page, page), (size // 2, size), (memory.length - page, page))
@@ -310,11 +312,14 @@ def given_back(live: Live) -> None:
             memory.actor.call("madvise", memory.address + offset, length, advice)
             left -= length
             live.expect("memory in swap", left, swapped(memory))
+            expect_process_swap(live, memory, left)
         for offset, length in parts:
             live.expect("words that are not zero", 0, memory.actor.nonzero(memory.address + offset, length))
         for start, end in ((0, page), (2 * page, size // 2), (size // 2 + size, memory.length - page)):
             live.expect("words of the rest that changed", 0, memory.wrong(start, end - start))
         live.expect("memory in swap after it was read", 0, swapped(memory))
+        if make is base_pages:
+            live.expect("AnonHugePages of base pages", 0, memory.smaps().anon_huge_pages)
         memory.actor.end()
 
 

@@ -26,3 +26,17 @@ def may_lack(live: Live) -> int:
 def anonymous_memory(live: Live, memory: Memory) -> int:
     """Return the bytes of anonymous memory (RssAnon) of the process that has ``memory``, as exact as ``may_lack``."""
     return process_status(live, memory.actor).sizes["RssAnon"]
+
+
+def expect_process_swap(live: Live, memory: Memory, swap: int) -> None:
+    """Expect VmSwap of the process that has ``memory`` to be ``swap`` bytes, in halves of a huge page or of all.
+
+    Where it may be off by more with these CPUs it is not looked at, which is noted.
+    """
+    lack = may_lack(live)
+    unit = next((unit for unit in (memory.size // 2, memory.length // 2) if lack < unit // 2), None)
+    if unit:
+        found = process_status(live, memory.actor).sizes["VmSwap"]
+        live.expect(f"VmSwap, in {unit >> 10} KiB", round(swap / unit), round(found / unit))
+    elif (untold := f"VmSwap may be off by {lack >> 10} KiB with these CPUs: it was not looked at") not in live.notes:
+        live.notes.append(untold)

@@ -8,12 +8,11 @@ from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.frames import IDLE, kpageflags
 from hugepage_qa.cases.idle_bitmap import DOC, IdleBitmap, use
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import (
     filled_file,
-    let_only_pmd_inherit,
     mount_tmpfs,
     pmd_size,
     shared_base_pages,
@@ -51,8 +50,7 @@ def idle_huge_page(live: Live) -> None:
 )
 def marked_and_cleared(live: Live) -> None:
     bitmap = IdleBitmap(live)
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     private, shared = (huge_pages, mapped_in_parts, base_pages), (shared_huge_pages, shared_base_pages)
     for number, make in product((CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED), private + shared):
         memory = make(live)
@@ -85,8 +83,7 @@ def marked_and_cleared(live: Live) -> None:
 )
 def split_when_idle(live: Live) -> None:
     bitmap = IdleBitmap(live)
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     point = mount_tmpfs(live, "always")
     count = pmd_size(live) // live.base_page
     orders = (0, 2, count.bit_length() - 2) if live.kernel_version >= _ORDERS_SINCE else (0,)

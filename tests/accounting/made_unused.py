@@ -6,12 +6,11 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_MAPPED, clear_refs
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, read_of_another
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
-    let_only_pmd_inherit,
     map_aligned,
     map_file,
     mount_tmpfs,
@@ -29,8 +28,7 @@ MADE_UNUSED = Area("accounting/made-unused", sizes=Sizes.ONCE)
     "Documentation/filesystems/proc.rst Referenced, clear_refs; fs/proc/task_mmu.c clear_refs_pte_range()",
 )
 def unused_whoever_used_it(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for huge, what, use in product(("always", "never"), (CLEAR_REFS_ALL, CLEAR_REFS_MAPPED), _USES):
         actor = live.actor()
         descriptor = live.open(actor, f"{mount_tmpfs(live, huge)}/file")

@@ -7,10 +7,10 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import map_file, mount_tmpfs, pmd_size
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -49,8 +49,7 @@ _Read = Callable[[Live, Memory], None]
     since="5.14",  # MADV_POPULATE_READ
 )
 def clean_until_written(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size, base = pmd_size(live), live.base_page
     parts = (0, 16 * base), (size // 2 - base, 3 * base), (size - base, base), (0, size)
     for huge in ("always", "never"):

@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import process_status
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import (
     filled_file,
-    let_only_pmd_inherit,
     map_file,
     mount_tmpfs,
     shared_base_pages,
@@ -34,8 +33,7 @@ _KINDS = "RssAnon", "RssFile", "RssShmem"
     "Documentation/filesystems/proc.rst RssAnon, RssFile, RssShmem, statm; fs/proc/task_mmu.c task_mem(), task_statm()",
 )
 def each_kind_for_itself(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for make, expected in _MADE.items():
         memory = make(live, _PAGES)
         with live.about(make.__name__.strip("_").replace("_", " ")):

@@ -19,14 +19,13 @@ from hugepage_qa.cases.clear_refs import (
     clear_refs,
 )
 from hugepage_qa.cases.hugetlb_files import process_status
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.process_counters import expect_process_swap, may_lack
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
     free_lazily,
-    let_only_pmd_inherit,
     map_file,
     map_start_of_file,
     mount_tmpfs,
@@ -289,8 +288,7 @@ def peak(live: Live) -> None:
 
 
 def _prepare(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
 
 
 def _resident(kind: Kind, size: int, processes: int, *, locked: bool) -> dict[str, int]:

@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
 from hugepage_qa.cases.group_memory import expect_about, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu, move_pages
@@ -18,7 +18,6 @@ from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import (
     anon_huge_pages,
     expect_shared,
-    let_only_pmd_inherit,
     map_aligned,
     need_blocks,
     pmd_size,
@@ -86,8 +85,7 @@ def moved(live: Live) -> None:
     until=NEVER_SINCE,
 )
 def shared_memory_moved(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     parent = new_group(live, "memory", Version.ONE)
     old, new = parent.child("old"), parent.child("new")

@@ -13,7 +13,7 @@ from hugepage_qa.cases.file_contents import KnownFile, data_of
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.frames import unwritten_places
 from hugepage_qa.cases.hugetlb_files import HugeFile
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, runs
@@ -238,8 +238,7 @@ def _expect_refused(live: Live, file: KnownFile, advice: int) -> None:
     since="5.15",  # 050dcb5c85bb: before, a huge page was filled as soon as two pages of it were allocated
 )
 def allocated_and_not_filled(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     base, size = live.base_page, pmd_size(live)
     allocated = (0, size), (0, 3 * size), (5 * base, 3 * base), (size - base, 2 * base), (2 * size + base + WORD, 1)
     for huge, (start, length), behind in product(("always", "never"), allocated, (False, True)):
@@ -319,8 +318,7 @@ def counted_in_swap(live: Live) -> None:
 
 def _expect_counted(live: Live, *, is_out: bool = False) -> None:
     """Expect cachestat(2) to be right about files of a tmpfs, with the last part of them in swap if it ``is_out``."""
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     base, size = live.base_page, pmd_size(live)
     for huge in ("always", "never"):
         with_blocks(live, size, 2 if huge == "always" else 0)

@@ -10,12 +10,11 @@ from operator import eq
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
     expect_change,
-    let_only_pmd_inherit,
     map_file,
     pmd_size,
 )
@@ -128,8 +127,7 @@ Steps = Sequence[Step]
     since="5.15",  # before, an allocation without room keeps huge pages
 )
 def of_files(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     size = pmd_size(live)
     for huge in ("always", "never", None):
@@ -205,8 +203,7 @@ def _end(actors: list[Actor]) -> None:
     f"{SOURCE} shmem_acct_size(), shmem_unacct_size(); mmap(2) MAP_NORESERVE",
 )
 def of_anonymous_memory(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size = pmd_size(live)
     length = _PAGES * size
     is_ignored = (live.host.read(_OVERCOMMIT) or "").strip() == _NEVER

@@ -8,14 +8,13 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
     collapse,
     expect_no_collapse,
     expect_shared,
-    let_only_pmd_inherit,
     map_file,
     map_start,
     mapped_huge,
@@ -71,8 +70,7 @@ _MAPPINGS: tuple[Map, ...] = (_untouched, _shared, _read_alone, _private)
     since=SINCE,
 )
 def inherited(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for huge in ("always", "never"):
         actor = live.actor()
         descriptor = live.open(actor, f"{mount_tmpfs(live, huge)}/file")
@@ -111,8 +109,7 @@ def _expect_inherited(live: Live, memory: Memory, place: tuple[int, int]) -> Non
     since=SINCE,
 )
 def collapsed_beside(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     actor = live.actor()
     descriptor = live.open(actor, f"{mount_tmpfs(live, 'never')}/file")
     for make, place, is_apart in product(_MAPPINGS, _places(live), (False, True)):

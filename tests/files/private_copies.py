@@ -10,13 +10,12 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import (
     expect_shared,
-    let_only_pmd_inherit,
     map_file,
     map_start,
     mount_tmpfs,
@@ -139,8 +138,7 @@ def hole(live: Live) -> None:
 
 def _files(live: Live) -> Iterator[tuple[_Copied, str]]:
     """Yield a new file of each kind in huge pages, of which three mappings of as many processes have copies."""
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     every = pmd_size(live) // live.base_page
     copied = frozenset({0, 1, every // 2, every // 2 + 1, every - 1, every, every + 1, _PAGES * every - 1})

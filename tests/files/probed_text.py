@@ -8,7 +8,7 @@ from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.thp_memory import (
@@ -108,8 +108,7 @@ def _expect_breakpoints(live: Live, huge: str, pages: int) -> None:
 def mapped_whole_again(live: Live) -> None:
     if live.host.architecture != "x86_64":
         raise CannotRun("the case has instructions of x86_64 alone")
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size, base = pmd_size(live), live.base_page
     with_blocks(live, size, 2)
     path = f"{mount_tmpfs(live, 'always')}/text"

@@ -9,7 +9,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import in_a_pipe, pinned
@@ -77,8 +77,7 @@ def sealed(live: Live) -> None:
     "fallocate(2) FALLOC_FL_KEEP_SIZE; mmap(2) SIGBUS; mm/shmem.c shmem_fallocate(), shmem_fault()",
 )
 def size_that_is_kept(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     point, actor, size = mount_tmpfs(live, "always"), live.actor(), pmd_size(live)
     for of_a_mount, length in product((True, False), (0, WORD, size, size + live.base_page)):

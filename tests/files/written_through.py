@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_out, parts_out
 from hugepage_qa.cases.thp_memory import (
     expect_mapped_whole,
     free_lazily,
-    let_only_pmd_inherit,
     map_file,
     map_start,
     mount_tmpfs,
@@ -65,8 +64,7 @@ class Way(NamedTuple):
     since=SINCE,
 )
 def shared(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size = pmd_size(live)
     need_swap(live, size)
     # what some kernels lose, where it goes as a whole, comes last

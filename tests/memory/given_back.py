@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WRITE_PROTECTED, Memory
 from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Region, told_as_written, track_writes
-from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mount_tmpfs
+from hugepage_qa.cases.thp_memory import filled_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -67,8 +67,7 @@ def removed_from_a_file(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def removed_from_a_tmpfs(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     memory = filled_file(live, f"{mount_tmpfs(live, 'always')}/file", 4)
     track_writes(memory).write_protect(length=memory.length)
     memory.advise(mmap.MADV_REMOVE, 1, 2)

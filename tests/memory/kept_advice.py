@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mapped_huge, room_for, shared_huge_pages
+from hugepage_qa.cases.thp_memory import mapped_huge, room_for, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.ksm import has_ksm
 from hugepage_qa.kernel.uapi import (
@@ -72,8 +72,7 @@ _EVERY = frozenset({"rr", "sr", "dc", "dd", "hg", "nh", "wf", "mg"})
     sizes=Sizes.ONCE,
 )
 def transparent_memory(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     of_private = {**_OF_TRANSPARENT, **_OF_PRIVATE, **(_OF_MERGED if has_ksm(live.host) else {})}
     kinds: tuple[tuple[Callable[[Live, int], Memory], _Flags], ...] = (
         (huge_pages, {**_OF_ALL, **of_private}),

@@ -9,7 +9,7 @@ from random import Random
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Masks, Region, Scan, scan_with, told_as_written, track_writes
@@ -166,8 +166,7 @@ def tracked_hugetlb_pages(live: Live) -> None:
     since="6.7",
 )
 def protected_as_chosen(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for make, masks, regions in product(_TRACKED, _CHOSEN_TO_PROTECT, (_MOST_REGIONS[-1], 0)):
         memory = make(live)
         track_writes(memory)

@@ -3,11 +3,11 @@
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Masks, Region, Scan, scan_with, told_as_written, track_writes
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import pmd_size, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import protected_pages
 from hugepage_qa.oracle.known_issues import Quirk
@@ -138,8 +138,7 @@ def protected_parts(live: Live) -> None:
     since=SINCE,
 )
 def parts_of_shared_memory(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     every, base = pmd_size(live) // live.base_page, live.base_page
     borders = (0, 1), (every - 1, every), (3, every // 2), (0, every)
     wanted, makes = (Is.WRITTEN, Is.WRITTEN | Is.PRESENT), (shared_base_pages, shared_huge_pages)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import (
-    let_only_pmd_inherit,
     mapped_huge,
     pmd_size,
     shared_base_pages,
@@ -51,8 +50,7 @@ _OF_OTHERS = (MADV_COLD, MADV_PAGEOUT)
     since="5.10",  # process_madvise(2)
 )
 def refused_while_locked(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     uapi, stranger = live.host.uapi, live.actor()
     ways: tuple[tuple[str, int], ...] = ("mlock", 0), ("mlock2", MLOCK_ONFAULT), ("mlockall", uapi.mcl_current)
     for make, (way, flag) in product(_PRIVATE + _SHARED, ways):
@@ -84,8 +82,7 @@ def refused_while_locked(live: Live) -> None:
     since="5.4",  # MADV_PAGEOUT
 )
 def up_to_what_is_locked(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for make, advice in (
         *product((huge_pages, shared_huge_pages), (mmap.MADV_DONTNEED, MADV_PAGEOUT, MADV_COLD)),
         (huge_pages, mmap.MADV_FREE),

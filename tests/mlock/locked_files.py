@@ -9,11 +9,11 @@ from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import expect_locked
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mapped_huge, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import filled_file, mapped_huge, mount_tmpfs, pmd_size, room_for
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -67,8 +67,7 @@ _WAYS: tuple[tuple[str, _Way, int], ...] = (
     since="5.15",
 )
 def given_back(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size, base = pmd_size(live), live.base_page
     path = f"{mount_tmpfs(live, 'always')}/file"
     for mapping, (name, way, lockers) in product(_mappings(size, base), _WAYS):

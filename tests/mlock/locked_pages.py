@@ -9,13 +9,12 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE, kpageflags
 from hugepage_qa.cases.hugetlb_files import IPC_CREAT, IPC_RMID, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import (
     expect_change,
     expect_mapped_whole,
-    let_only_pmd_inherit,
     mapped_huge,
     need_blocks,
     pmd_size,
@@ -75,8 +74,7 @@ _UNLOCKING: tuple[_Way, ...] = (
     " gather_stats()",
 )
 def pages_that_are_there(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for make, (number, (name, lock)) in product(_KINDS, enumerate(_WAYS)):
         unlocked, unlock = _UNLOCKING[number % len(_UNLOCKING)]
         with live.about(f"{make.__name__}, {name}"):
@@ -101,8 +99,7 @@ def pages_that_are_there(live: Live) -> None:
     f"{DOC}; mm/mlock.c mlock_folio(), munlock_folio()",
 )
 def counted(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     length = _PAGES * pmd_size(live)
     every = length // live.base_page
     leaving: tuple[tuple[str, Callable[[Memory], object]], ...] = (
@@ -214,8 +211,7 @@ def _locked_on_fault(live: Live, pages: int) -> Memory:
     since="5.18",  # 07ca76067308: before, nobody counts by how many it is locked
 )
 def locked_by_two(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     # a child of ours ends with its parent
     leaving: tuple[tuple[str, Callable[[Memory], object], bool], ...] = (
         ("munlock()", Memory.unlock, False),
@@ -269,8 +265,7 @@ def zeroes(live: Live) -> None:
     " shmem_lock(), shmem_unlock_mapping(); mm/vmscan.c check_move_unevictable_folios()",
 )
 def segment_that_is_locked(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     every = pmd_size(live) // live.base_page
     actors = list[Actor]()
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import ADVICES, allows, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED
@@ -82,8 +82,7 @@ def _anonymous_places(size: int, base: int) -> Iterator[_Place]:
     since="5.3",  # before, memory of any length and place was eligible
 )
 def eligible_shared_memory(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for policy in _OF_SHARED:
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
         actor = live.actor()
@@ -103,8 +102,7 @@ def eligible_shared_memory(live: Live) -> None:
     since="5.3",  # before, memory of any length and place was eligible
 )
 def eligible_files(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for of_mount in ("always", "within_size", "advise", "never"):
         point = mount_tmpfs(live, of_mount)
         for policy in ("always", "never", "deny", "force"):
@@ -128,8 +126,7 @@ def eligible_files(live: Live) -> None:
     since="6.1",  # older kernels ask whether what lies before it is within the file
 )
 def eligible_within_size(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "within_size")
     size, page, actor = pmd_size(live), live.base_page, live.actor()
     files = live.open(actor, f"{mount_tmpfs(live, 'within_size')}/file"), actor.call("memfd_create", "within", 0)

@@ -6,12 +6,11 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, PRESENT, Memory, runs
 from hugepage_qa.cases.thp_memory import (
     filled_file,
-    let_only_pmd_inherit,
     map_start_of_file,
     mount_tmpfs,
     room_for,
@@ -90,8 +89,7 @@ KINDS = (
 def told_one_by_one(live: Live) -> None:
     if live.kernel_version >= _MAY_NOT_COUNT and live.host.kernel_option("NO_PAGE_MAPCOUNT") is not False:
         raise CannotRun("this kernel counts no mappings of the parts of a huge page (CONFIG_NO_PAGE_MAPCOUNT)")
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for kind, is_divided_late in product(KINDS, (False, True)):
         if kind.divide or not is_divided_late:
             with live.about(f"{kind.name}, divided {'after' if is_divided_late else 'before'} a fork"):

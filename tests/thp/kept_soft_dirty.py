@@ -6,7 +6,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty_pages
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, SOFT_DIRTY, Memory, runs
 from hugepage_qa.cases.merged_pages import (
@@ -17,7 +17,7 @@ from hugepage_qa.cases.merged_pages import (
     shared_frames,
     start_merging,
 )
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, room_for, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import pmd_size, room_for, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy
 from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.uapi import (
@@ -48,8 +48,7 @@ _KINDS = *_HUGE, mapped_in_parts, base_pages, shared_base_pages
     NEW,
 )
 def moved(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size, half, base = pmd_size(live), pmd_size(live) // 2, live.base_page
     # from where, how much, and how far behind the start of a page table
     ranges = (0, 6 * half, 0), (0, 6 * half, base), (half, 4 * half, half), (half, 5 * half, 0), (half, base, half)

@@ -14,14 +14,13 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_SOFT_DIRTY, clear_refs, need_soft_dirty
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.frames import DIRTY, kpageflags
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
     free_lazily,
-    let_only_pmd_inherit,
     map_aligned,
     map_start_of_file,
     mount_tmpfs,
@@ -276,8 +275,7 @@ def collapsed(live: Live) -> None:
     since="6.1",  # MADV_COLLAPSE
 )
 def collapsed_shared(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size, base = pmd_size(live), live.base_page
     need_swap(live, size)
     point = mount_tmpfs(live, "never")

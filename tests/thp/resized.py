@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
-    let_only_pmd_inherit,
     need_blocks,
     pmd_size,
     room_for,
@@ -193,8 +192,7 @@ def refused(live: Live) -> None:
     f"{DOC}; mm/mremap.c mremap(), vma_to_resize()",
 )
 def mapped_once_more(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for make in (shared_huge_pages, shared_base_pages):
         memory = make(live, 2)
         actor, size = memory.actor, memory.size

@@ -7,12 +7,11 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import compact_if_short
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
 from hugepage_qa.cases.thp_memory import (
     collapse,
-    let_only_pmd_inherit,
     map_aligned,
     mapped_huge,
     need_blocks,
@@ -149,8 +148,7 @@ def made_huge(live: Live) -> None:
 
 def _let_advice_decide(live: Live) -> None:
     """Have memory get huge pages where it is advised so, and khugepaged make none."""
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     set_policy(live, "madvise")
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
     compact_if_short(live, pmd_size(live), 2 * _PAGES)

@@ -6,7 +6,7 @@ import mmap
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split, write_debugfs
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import pinned, pipe_with, word_from
@@ -144,8 +144,7 @@ def shared_pages_are_counted(live: Live) -> None:
     sizes=Sizes.DEFAULT,
 )
 def each_of_the_machine(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     hugetlb = live.map(1)
     hugetlb.fill()
     point = mount_tmpfs(live, "always")

@@ -36,7 +36,7 @@ from hugepage_qa.cases.frames import (
     ZERO,
     kpageflags,
 )
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import (
     EXCLUSIVE,
@@ -53,7 +53,6 @@ from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import only_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import (
     filled_file,
-    let_only_pmd_inherit,
     map_aligned,
     mapped_huge,
     mount_tmpfs,
@@ -147,8 +146,7 @@ _HUGE = (huge_pages, _moved, shared_huge_pages, _of_a_file)
     " clear_refs_write()",
 )
 def new_mapping(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for make, flags in _KINDS:
         memory = make(live)
         need_soft_dirty(live, memory)
@@ -296,8 +294,7 @@ _WAYS_BACK = (_read, _prefetch, _write, _protect, _inherit, _clear, _move)
     f"{CLEAR_REFS}; fs/proc/task_mmu.c clear_refs_test_walk(), clear_refs_pte_range()",
 )
 def unused(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     private, of_files = (huge_pages, mapped_in_parts, base_pages), (shared_huge_pages, shared_base_pages, _of_a_file)
     used = CLEAR_REFS_SOFT_DIRTY, CLEAR_REFS_PEAK
     for number, make in product((CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, *used), private + of_files):
@@ -321,8 +318,7 @@ def unused(live: Live) -> None:
     f"{PAGEMAP} kpageflags; fs/proc/page.c stable_page_flags()",
 )
 def kinds_in_kpageflags(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     anonymous, shared = MAPPED | ANONYMOUS, MAPPED
     huge_zero, zero = TRANSPARENT | ZERO, ZERO
     kept = UPTODATE | SWAP_BACKED

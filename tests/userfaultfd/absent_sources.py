@@ -9,13 +9,12 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, parts_out
 from hugepage_qa.cases.thp_memory import (
-    let_only_pmd_inherit,
     map_aligned,
     pmd_size,
     shared_base_pages,
@@ -67,8 +66,7 @@ _PRIVATE, _SHARED = (base_pages, huge_pages, mapped_in_parts), (shared_base_page
     sizes=Sizes.ONCE,
 )
 def brought_while_copied(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size, base = pmd_size(live), live.base_page
     need_swap(live, 2 * size)
     patterns: tuple[Parts, ...] = (
@@ -101,8 +99,7 @@ def brought_while_copied(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def not_readable_from_somewhere(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     base = live.base_page
     rows = product((base_pages, shared_base_pages), (1, 2, 5), (1, 2), (False, True))
     for make, first, pages, is_shared in rows:

@@ -21,10 +21,9 @@ from hugepage_qa.cases.closed_memory import (
     expect_shared_still_closed,
     fill,
     filled_memory,
-    let_nobody_else_act,
 )
 from hugepage_qa.cases.closed_while_others_act import expect_own_copy
-from hugepage_qa.cases.khugepaged_clock import await_scans
+from hugepage_qa.cases.khugepaged_clock import await_scans, let_nobody_else_act
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory

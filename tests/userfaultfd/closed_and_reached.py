@@ -18,7 +18,6 @@ from hugepage_qa.cases.closed_memory import (
     expect_marked,
     fill,
     filled_memory,
-    let_nobody_else_act,
 )
 from hugepage_qa.cases.closed_while_others_act import (
     DEBUGGERS,
@@ -29,6 +28,7 @@ from hugepage_qa.cases.closed_while_others_act import (
     expect_woken_later,
 )
 from hugepage_qa.cases.forced_writes import need_forced_writes
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pinned

@@ -21,9 +21,9 @@ from hugepage_qa.cases.closed_memory import (
     expect_marked,
     fill,
     filled_memory,
-    let_nobody_else_act,
 )
 from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_to_fault
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory, word_read_by
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan

@@ -9,11 +9,10 @@ from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.thp_memory import (
-    let_only_pmd_inherit,
     map_aligned,
     map_file,
     map_start,
@@ -55,8 +54,7 @@ class Filled:
     since="5.19",  # UFFD_FEATURE_WP_HUGETLBFS_SHMEM
 )
 def copied(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for make in (_anonymous, _of_a_file, _private_of_a_file):
         with live.about(make.__name__.strip("_")):
             _expect_protected_in_parts(live, partial(_to_copy, live, make))
@@ -70,8 +68,7 @@ def copied(live: Live) -> None:
     since="6.4",
 )
 def continued(live: Live) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for huge, shared in product(("always", "never"), (True, False)):
         make = partial(_to_continue, live, huge, shared)
         with live.about(f"huge={huge}, {'shared' if shared else 'private'}"):

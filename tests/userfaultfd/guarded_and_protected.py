@@ -7,12 +7,11 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.cpu_time import thread_seconds
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import GUARDED, WORD, Memory
 from hugepage_qa.cases.thp_memory import (
     expect_shared,
-    let_only_pmd_inherit,
     map_file,
     map_start,
     mount_tmpfs,
@@ -146,8 +145,7 @@ def of_files_by_vector(live: Live) -> None:
 
 
 def _expect_guards_in_files(live: Live, *, by_process: bool) -> None:
-    let_rest(live)
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     for kind in _OF_FILES:
         _expect_guards(live, kind, by_process=by_process)
 

@@ -21,9 +21,9 @@ from hugepage_qa.cases.closed_memory import (
     expect_shared_still_closed,
     fill,
     filled_memory,
-    let_nobody_else_act,
 )
 from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from itertools import pairwise, product
 
 from hugepage_qa.cases.hugetlb_files import new_memfd
-from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory, runs
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_base_pages
+from hugepage_qa.cases.thp_memory import shared_base_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, PageFault, Told, Userfault, protected_pages
 from hugepage_qa.oracle.known_issues import Quirk
@@ -33,12 +32,6 @@ _ACCESSED = 2 * WORD
 _MUCH = 64 * MIB
 
 Bytes = tuple[int, int]
-
-
-def let_nobody_else_act(live: Live) -> None:
-    """Have khugepaged rest, and shared memory be in huge pages where a case says so alone, until the case ends."""
-    let_rest(live)
-    let_only_pmd_inherit(live)
 
 
 def fill(memory: Memory) -> Memory:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hugepage_qa.cases.khugepaged_sleep import await_sleep, is_starved
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import keep_min_free, let_only_pmd_inherit, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE
@@ -51,6 +51,12 @@ def let_rest(live: Live) -> None:
     for advice in (MADV_DONTNEED, MADV_HUGEPAGE):
         memory.advise(advice)
     await_sleep(live, _ROUND_UNDER_WAY_SECONDS)
+
+
+def let_nobody_else_act(live: Live) -> None:
+    """Have khugepaged rest, and shared memory be in huge pages where a case says so alone, until the case ends."""
+    let_rest(live)
+    let_only_pmd_inherit(live)
 
 
 def allow_absent(live: Live, pages: int) -> None:

@@ -8,9 +8,8 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVE_ALL, base_pages_of, bind, migrate, move_pages, nodes_of
 from hugepage_qa.cases.merged_pages import KSM_DOC, await_full_scans, await_merged, base_page_count, start_merging
-from hugepage_qa.cases.thp_memory import need_blocks
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
-from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages
 from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_MERGEABLE
@@ -190,8 +189,7 @@ def _by_migrate_pages(live: Live, memory: Memory, node: int) -> None:
 def _on_node(live: Live, node: int) -> Memory:
     memory = advised(live)
     bind(memory, [node])
-    memory.fill()
-    need_blocks(live, memory, node)
+    fill_in_huge_pages(live, memory, node)
     live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
     live.expect("base pages by node before", {node: base_page_count(live, memory)}, memory.numa_maps().nodes)
     return memory

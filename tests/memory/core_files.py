@@ -13,8 +13,8 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import allow_on_advice, need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import (
     AT_FDCWD,
@@ -145,8 +145,7 @@ def ordinary_memory_with_holes(live: Live) -> None:
             first, end = size + start, size + start + length
             if advice == MADV_HUGEPAGE:
                 with_blocks(live, size, memory.pages)
-                memory.fill()
-                need_blocks(live, memory)
+                fill_in_huge_pages(live, memory)
                 live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
                 child.call("madvise", memory.address + first, length, MADV_DONTNEED)
             for offset, filled in ((0, first), (end, memory.length - end)):

@@ -11,8 +11,8 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
-from hugepage_qa.cases.thp_memory import expect_change, map_aligned, need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.cases.thp_memory import expect_change, map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -178,8 +178,7 @@ def _advised_on(live: Live, node: int | None, advice: int | None) -> Memory:
 
 
 def _fill_on(live: Live, node: int | None, memory: Memory) -> None:
-    memory.fill()
-    need_blocks(live, memory, node)
+    fill_in_huge_pages(live, memory, node)
 
 
 @DEFRAG.case(

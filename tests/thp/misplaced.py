@@ -13,9 +13,9 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.memory_policy import MOVE, STRICT, Mode, bind, move_pages, nodes_of, policy_of, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import anon_huge_pages, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import anon_huge_pages, pmd_size
 from hugepage_qa.cases.thp_nodes import filled_on
-from hugepage_qa.cases.thp_policy import advised, huge_pages, map_in_parts, some_smaller_sizes
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages, map_in_parts, some_smaller_sizes
 from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_NOHUGEPAGE
@@ -256,8 +256,7 @@ def prefers_many(live: Live) -> None:
         actor = live.actor()
         set_policy(actor, Mode.PREFERRED_MANY, [node])
         memory = advised(live, _PAGES, actor=actor)
-        memory.fill()
-        need_blocks(live, memory, node)
+        fill_in_huge_pages(live, memory, node)
         live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
         live.expect("base pages of each node", {node: memory.length // live.base_page}, memory.numa_maps().nodes)
         memory.expect_filled()

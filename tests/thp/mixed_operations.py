@@ -26,11 +26,10 @@ from hugepage_qa.cases.thp_memory import (
     map_aligned,
     map_start,
     mapped_huge,
-    need_blocks,
     pmd_size,
     room_for,
 )
-from hugepage_qa.cases.thp_policy import need_sizes, set_policy, smaller_sizes
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages, need_sizes, set_policy, smaller_sizes
 from hugepage_qa.cases.told_memory import expect_told_alike, permissions
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
@@ -387,8 +386,7 @@ def _run_private(live: Live, first: int) -> None:
 
 def _run(live: Live, memory: Memory, number: int, file: int | None = None) -> None:
     with_blocks(live, memory.size, _PAGES * _MOST_PROCESSES)
-    memory.fill()
-    need_blocks(live, memory)
+    fill_in_huge_pages(live, memory)
     live.expect("memory in huge pages before", memory.length, mapped_huge(memory))
     with live.about(f"program {number}"):
         _Program(live, memory, Random(number), file).run()  # noqa: S311 - what is done, no secret

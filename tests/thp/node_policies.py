@@ -36,7 +36,7 @@ from hugepage_qa.cases.thp_memory import (
     remount_tmpfs,
 )
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
-from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
@@ -170,8 +170,7 @@ def given_between(live: Live) -> None:
 
 def _filled_on(live: Live, memory: Memory) -> list[set[int]]:
     """Fill ``memory``, expect it to be in huge pages, and return the nodes of each one's first and last base page."""
-    memory.fill()
-    need_blocks(live, memory)
+    fill_in_huge_pages(live, memory)
     live.expect("ShmemPmdMapped", memory.length, mapped_huge(memory))
     memory.expect_filled()
     ends = [(memory.at(page), memory.at(page + 1) - live.base_page) for page in range(memory.pages)]

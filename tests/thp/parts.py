@@ -15,8 +15,8 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import collapse, need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import advised, huge_pages
+from hugepage_qa.cases.thp_memory import collapse, pmd_size
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages
 from hugepage_qa.kernel.ksm import has_ksm
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
@@ -254,8 +254,7 @@ def zero_device(live: Live) -> None:
     actor.mmap(memory.length, READ_WRITE, mmap.MAP_PRIVATE | MAP_FIXED, device, address=memory.address)
     memory.advise(MADV_HUGEPAGE)
     with_blocks(live, memory.size, 2)
-    memory.fill()
-    need_blocks(live, memory)
+    fill_in_huge_pages(live, memory)
     live.expect("AnonHugePages of /dev/zero", memory.length, memory.smaps().anon_huge_pages)
     child = memory.seen_by(actor.fork())
     child.unmap(1)

@@ -19,12 +19,11 @@ from hugepage_qa.cases.thp_memory import (
     map_start,
     mapped_huge,
     mount_tmpfs,
-    need_blocks,
     pmd_size,
     read_counters,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, huge_pages, mapped_in_parts, set_policy
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages, mapped_in_parts, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.rules import THP_DOC
@@ -186,8 +185,7 @@ def passed_over(live: Live) -> None:
     let_rest(live)
     actor = huge_pages(live, 1).actor
     first = advised(live, 3, actor=actor)
-    first.fill()
-    need_blocks(live, first)
+    fill_in_huge_pages(live, first)
     hugetlb = live.map(1, actor)
     hugetlb.fill()
     held = first.part(1)

@@ -204,20 +204,15 @@ def segment_of_huge_pages(live: Live) -> None:
     for mode, feature in modes.items():
         if feature in offered:
             with live.about(f"registered for {mode!r}"):
-                memory = _attach(get_segment(live, live.size))
+                memory = get_segment(live, live.size).attach_for_good()
                 known = {Quirk.SEGMENT_NOT_REGISTERED: errno.EINVAL}
                 live.expect("errno of UFFDIO_REGISTER", 0, _errno_of_registering(memory, mode, feature), known)
                 memory.actor.end()
-    _expect_promised(live, lambda: _attach(get_segment(live, live.size)), Feature.MINOR_HUGETLBFS, is_pool=True)
+    _expect_promised(
+        live, lambda: get_segment(live, live.size).attach_for_good(), Feature.MINOR_HUGETLBFS, is_pool=True
+    )
     live.expect_pool(nr=2, free=2)
     _expect_handled(live, get_segment(live, live.size), offered)
-
-
-def _attach(segment: Segment) -> Memory:
-    """Attach a segment that goes with who has it."""
-    memory = segment.attach()
-    segment.remove()
-    return memory
 
 
 def _errno_of_registering(memory: Memory, mode: Mode, feature: Feature) -> int | None:

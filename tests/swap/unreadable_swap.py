@@ -62,8 +62,8 @@ def emptied(live: Live) -> None:
                 live.expect("bytes read", 1, _read(file, 0))
             device.lose(live.base_page)
             answers = [_read(file, place) for place in range(0, memory.length, live.base_page)]
-            lost = answers.count(-errno.EIO) * live.base_page
-            live.expect("bytes that cannot be read", memory.length - live.base_page * is_read, lost)
+            lost = memory.length - live.base_page * is_read
+            live.expect("bytes that cannot be read", lost, answers.count(-errno.EIO) * live.base_page)
         empty(file, memory.length)
         found[row] = _as_it_is(file, memory)
         stays = empty is _truncate and not is_read

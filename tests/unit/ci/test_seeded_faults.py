@@ -11,7 +11,7 @@ from ci.seeded_kernel.faults import LONGER_PATHS, SUGGESTED_FIXES, Fault, choose
 from ci.seeded_kernel.proofs import Shown, judge, program_text
 from ci.seeded_kernel.seeded_source import SeededSource, header
 
-from hugepage_qa.cases.area_files import LIVE
+from hugepage_qa.cases.area_files import LIVE, tests_directory
 from hugepage_qa.cases.boot.case_groups import groups
 from hugepage_qa.cases.upstream.reproduction import bug_reports
 from hugepage_qa.errors import InputError
@@ -62,10 +62,14 @@ def source_of_a_kernel(place: Path) -> SeededSource:
 def test_our_faults_are_many_and_name_areas_that_there_are() -> None:
     faults = read_faults()
     assert len(faults) >= 80
-    for fault in faults:
+    for fault in (*faults, *read_faults(SUGGESTED_FIXES)):
         for area in fault.found_in:
             folder, _, name = area.partition("@")[0].partition("/")
-            assert name in groups() if folder == "boot" else folder in LIVE
+            if folder == "boot":
+                assert name in groups(), area
+            else:
+                assert folder in LIVE, area
+                assert (tests_directory() / folder / f"{name}.py").is_file(), area
 
 
 def test_longer_paths_are_faults_that_no_case_is_to_find() -> None:
@@ -85,6 +89,8 @@ def test_fixes_are_of_bugs_whose_reports_tell_that_they_were_tested() -> None:
         assert "Tested on Linux 7.3.4" in report.text.partition("## Suggested fix")[2], report.name
     tested = [report.name for report in bug_reports().values() if "Tested on Linux 7.3.4" in report.text]
     assert sorted(fix.name for fix in fixes) == [f"fix-of-{name}" for name in tested]
+    page = (Path(__file__).parents[3] / "docs" / "upstream-reports.md").read_text("utf-8")
+    assert f"{len(fixes)} fixes were tried" in page
 
 
 def test_a_fault_without_a_proof_is_refused(tmp_path: Path) -> None:

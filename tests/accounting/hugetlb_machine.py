@@ -18,7 +18,6 @@ from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MAP_POPULATE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -335,7 +334,7 @@ def _raise_nr_hugetlb(live: Live) -> int:
     """
     used = 0
     while not _vmstat(live)["nr_hugetlb"]:
-        if used and not MEMORY_ISSUES[Quirk.NR_HUGETLB_LOST].applies_to(live.kernel_version):
+        if used and not live.has_bug(Quirk.NR_HUGETLB_LOST):
             live.fail("nr_hugetlb", f"{used} pages in use", 0)
         if used >= _MOST_LOST:
             raise CannotRun(f"nr_hugetlb reads 0 with {used} pages in use: failed reservations took more out of it")

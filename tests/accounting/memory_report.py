@@ -24,7 +24,6 @@ from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
@@ -98,7 +97,7 @@ def huge_pages_of_nodes(live: Live) -> None:
             "unevictable": 1,
             "mlocked": 1,
         }
-        if not THP_ISSUES[Quirk.MOVED_SHARED_PAGE_OFF_NODES].applies_to(live.kernel_version):
+        if not live.has_bug(Quirk.MOVED_SHARED_PAGE_OFF_NODES):
             # else it may be below 0, and reads 0 then, since such pages have moved
             amounts["shmem_thp"] = shared
         counted = {_of(node, name): pages * size for name, pages in amounts.items()}

@@ -14,7 +14,6 @@ from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 NODE_COUNTERS = Area("accounting/node-counters", sizes=Sizes.ONCE)
@@ -60,7 +59,7 @@ def _counted(live: Live) -> Counted:
     nodes = [read_vmstat(tree, f"{at}/vmstat") for at in node_directories(tree).values()]
     names = {name for name in of_machine if _OF_HUGE_PAGES.fullmatch(name)}
     moved = of_machine.get("thp_migration_success")
-    if moved and THP_ISSUES[Quirk.MOVED_SHARED_PAGE_OFF_NODES].applies_to(live.kernel_version):
+    if moved and live.has_bug(Quirk.MOVED_SHARED_PAGE_OFF_NODES):
         # it may be below 0 on a node, which shows 0 then, since such a page has moved
         live.notes.append("nr_shmem_hugepages is not judged: huge pages have moved")
         names.discard("nr_shmem_hugepages")

@@ -15,7 +15,6 @@ from hugepage_qa.cases.pages_in_memory import expect_in_memory, ranges_about
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB
 
@@ -23,7 +22,7 @@ PAGE_RANGES = Area("memory/page-ranges")
 #: of the mapping whose pages are acted on, and which of them: first one and number
 _PAGES = 4
 _RANGES = ((0, 1), (1, 2), (0, 3), (1, 3), (0, 4))
-_CUT_OFF, _TRUNCATES = 4 * GIB, POOL_ISSUES[Quirk.MOVE_LENGTH_TRUNCATED]
+_CUT_OFF = 4 * GIB
 #: what was read of a page, or the signal, and the signal that ended a write
 _Used = tuple[int | str, str | None]
 
@@ -85,7 +84,7 @@ def ranges_of_pages(live: Live) -> None:
     for shared in (True,) if live.is_gigantic else (True, False):
         fd, place = file.descriptor if shared else None, free_place(live, file.actor, 2 * _PAGES)
         for row, (first, pages) in product(_ACTS, _RANGES):
-            if row.moves and pages * live.size >= _CUT_OFF and _TRUNCATES.applies_to(live.kernel_version):
+            if row.moves and pages * live.size >= _CUT_OFF and live.has_bug(Quirk.MOVE_LENGTH_TRUNCATED):
                 continue  # /memory/mremap/moved-4-gib tells what moves them
             memory = live.map(_PAGES, file.actor, fd=fd, shared=shared, noreserve=True, flags=MAP_FIXED, at=place)
             for page in range(_PAGES) if row.before else ():

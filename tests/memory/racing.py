@@ -12,8 +12,6 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Action, Came
 
@@ -205,12 +203,11 @@ def used_while_they_move(live: Live) -> None:
     nodes=2,
 )
 def unmapped_while_they_move(live: Live) -> None:
-    issue = POOL_ISSUES[Quirk.UNMAP_PASSES_OVER_A_MOVE]
-    if issue.applies_to(live.kernel_version, live.host.architecture):
+    quirk = Quirk.UNMAP_PASSES_OVER_A_MOVE
+    if live.has_bug(quirk):
         # "hugepage-qa reproduce" shows it, on a machine that is thrown away
         raise CannotRun(
-            f"{issue.quirk.value}, a known bug of this kernel, takes pages out of the pool until the machine is"
-            " rebooted"
+            f"{quirk.value}, a known bug of this kernel, takes pages out of the pool until the machine is rebooted"
         )
     memory = live.map(1)
     with at_once(live, memory.actor) as threads, at_once(live, live.actor(), 0) as others:
@@ -233,7 +230,7 @@ def unmapped_while_they_move(live: Live) -> None:
 )
 def stressed_file(live: Live) -> None:
     # a fault in what ftruncate() cuts off is truncation-passes-over-a-fault, which spoils the pool now and then
-    cuts_only_untouched = MEMORY_ISSUES[Quirk.TRUNCATION_PASSES_OVER_A_FAULT].applies_to(live.kernel_version)
+    cuts_only_untouched = live.has_bug(Quirk.TRUNCATION_PASSES_OVER_A_FAULT)
     lengths = (4, 5) if cuts_only_untouched else (2, 4)
     file = new_memfd(live)
     file.truncate(4)
@@ -289,10 +286,10 @@ def stressed_file_of_reserved_pages(live: Live) -> None:
     pages=8,
 )
 def private_mapping_of_a_punched_file(live: Live) -> None:
-    issue = MEMORY_ISSUES[Quirk.PRIVATE_LOCK_MISTAKEN]
-    if issue.applies_to(live.kernel_version):
+    quirk = Quirk.PRIVATE_LOCK_MISTAKEN
+    if live.has_bug(quirk):
         # "hugepage-qa reproduce" shows it, on a machine that is thrown away
-        raise CannotRun(f"{issue.quirk.value}, a known bug of this kernel, changes memory of others and locks it up")
+        raise CannotRun(f"{quirk.value}, a known bug of this kernel, changes memory of others and locks it up")
     file = new_memfd(live)
     file.allocate(2)
     puncher = open_again(live, file, live.actor())

@@ -14,14 +14,13 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB, KIB
 
 SHARED_TABLES = Area("memory/shared-tables")
 SHARED = "mm/hugetlb.c huge_pmd_share(), huge_pmd_unshare()"
 #: what is as long a kernel with this bug takes for shorter when it moves it
-_CUT_OFF, _TRUNCATES = 4 * GIB, POOL_ISSUES[Quirk.MOVE_LENGTH_TRUNCATED]
+_CUT_OFF = 4 * GIB
 
 
 def of_two_processes(live: Live) -> tuple[Memory, Memory]:
@@ -156,7 +155,7 @@ def moved(live: Live) -> None:
 
 def _need_length_that_moves(live: Live) -> None:
     """Raise CannotRun where memory of one page table is so long that this kernel takes it for shorter."""
-    if live.mmu.table(live.size) >= _CUT_OFF and _TRUNCATES.applies_to(live.kernel_version):
+    if live.mmu.table(live.size) >= _CUT_OFF and live.has_bug(Quirk.MOVE_LENGTH_TRUNCATED):
         raise CannotRun(
             f"a page table is for {_CUT_OFF >> 30} GiB or more: /memory/mremap/moved-4-gib tells what moves them"
         )
@@ -169,10 +168,10 @@ def _need_length_that_moves(live: Live) -> None:
     since="5.16",
 )
 def moved_alone(live: Live) -> None:
-    issue = POOL_ISSUES[Quirk.MOVE_WAITS_FOR_ITSELF]
-    if live.mmu.may_be_shared(live.size) and issue.applies_to(live.kernel_version):
+    quirk = Quirk.MOVE_WAITS_FOR_ITSELF
+    if live.mmu.may_be_shared(live.size) and live.has_bug(quirk):
         # "hugepage-qa reproduce" shows it, on a machine that is thrown away
-        raise CannotRun(f"{issue.quirk.value}, a known bug of this kernel, leaves a process that nothing ends")
+        raise CannotRun(f"{quirk.value}, a known bug of this kernel, leaves a process that nothing ends")
     _need_length_that_moves(live)
     ours = memory_of_one_table(live)
     ours.touch()

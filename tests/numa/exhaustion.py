@@ -15,7 +15,6 @@ from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
 from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB, KIB, MIB
@@ -80,7 +79,7 @@ def more_than_the_machine_has(live: Live) -> None:
         raise CannotRun(f"the machine has more than {2 * _LARGE >> 30} GiB, all of which would be taken")
     used = used_memory(live)
     small = _base_pages(live, live.nodes, _KEPT)
-    if MEMORY_ISSUES[Quirk.OPTIMISED_POOL_KILLS].applies_to(live.kernel_version):
+    if live.has_bug(Quirk.OPTIMISED_POOL_KILLS):
         # hugetlb_free_vmemmap=on would have all killed that are there, since 7.1; a case of pool/vmemmap has one killed
         live.set_knob_if_there(OPTIMIZE, "0")
     watermark = int(live.host.read(MIN_FREE) or 0)

@@ -14,7 +14,6 @@ from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -363,10 +362,10 @@ def surplus_pages_stay_on_their_node(live: Live) -> None:
 
 def _need_nodes_that_stay_whole(live: Live) -> None:
     """Raise CannotRun where others have the machine and this kernel may count more surplus pages than pages."""
-    issue = POOL_ISSUES[Quirk.SURPLUS_FREED_AS_PERSISTENT]
-    if issue.applies_to(live.kernel_version) and not live.host.is_thrown_away():
+    quirk = Quirk.SURPLUS_FREED_AS_PERSISTENT
+    if live.has_bug(quirk) and not live.host.is_thrown_away():
         raise CannotRun(
-            f"{issue.quirk.value}, a known bug of this kernel, could take all memory of a node: a throwaway machine can"
+            f"{quirk.value}, a known bug of this kernel, could take all memory of a node: a throwaway machine can"
             " judge it"
         )
 

@@ -9,7 +9,6 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -33,7 +32,7 @@ _LESS_THAN_USED = ((1, None),)
 def held_page_outlives_its_mount(live: Live) -> None:
     # with the bug a page that is given back changes memory that was freed, which may stop a CPU: what shows it is
     # "hugepage-qa reproduce", on a machine that is thrown away
-    is_counted = not POOL_ISSUES[Quirk.SUBPOOL_FREED_IN_USE].applies_to(live.kernel_version)
+    is_counted = not live.has_bug(Quirk.SUBPOOL_FREED_IN_USE)
     limits_here = (*_LIMITS, *_LESS_THAN_USED) if is_counted else _LIMITS
     rows = [(limits, held) for limits in limits_here for held in range(1, _USED + 1)]
     # gigantic pages take a second each: some rows, with one page held and with both

@@ -13,7 +13,6 @@ from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -155,7 +154,7 @@ def copied_to_what_is_reserved(live: Live) -> None:
 )
 def copied_to_what_is_not_reserved(live: Live) -> None:
     for quirk in _LOSE_RESERVATIONS:
-        if POOL_ISSUES[quirk].applies_to(live.kernel_version):
+        if live.has_bug(quirk):
             if not live.host.is_thrown_away():
                 raise CannotRun(
                     f"{quirk.value}, a known bug of this kernel, has a page reserved for nobody until the machine is"

@@ -15,7 +15,6 @@ from hugepage_qa.cases.race import at_once
 from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Came
 from hugepage_qa.sizes import GIB
@@ -88,12 +87,10 @@ def pages_beside(live: Live) -> None:
     pages=1,
 )
 def emptied_while_it_is_touched(live: Live) -> None:
-    issue = MEMORY_ISSUES[Quirk.TRUNCATION_PASSES_OVER_A_FAULT]
-    if issue.applies_to(live.kernel_version):
+    quirk = Quirk.TRUNCATION_PASSES_OVER_A_FAULT
+    if live.has_bug(quirk):
         # now and then the count stays below 0 when the file is gone
-        raise CannotRun(
-            f"{issue.quirk.value}, a known bug of this kernel, spoils the pool until the machine is rebooted"
-        )
+        raise CannotRun(f"{quirk.value}, a known bug of this kernel, spoils the pool until the machine is rebooted")
     file = new_memfd(live)
     for _round in range(_ROUNDS):
         file.truncate(1)

@@ -11,10 +11,8 @@ from tests.unit.cases.areas import read_areas
 
 from hugepage_qa.commands.check_kernel import check_kernel
 from hugepage_qa.commands.qa_request import MACHINE_PLANS
-from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, KnownIssue
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
+from hugepage_qa.oracle.issue_tables import ALL_ISSUES, ISSUE_TABLES
+from hugepage_qa.oracle.known_issues import KnownIssue
 from hugepage_qa.report.survey_record import read_records
 
 ROOT = Path(__file__).parents[2]
@@ -22,8 +20,7 @@ DOCS = ROOT / "docs"
 #: columns of a line
 WIDTH = 120
 README_LINES = 60
-TABLES = (KNOWN_ISSUES, POOL_ISSUES, MEMORY_ISSUES, THP_ISSUES)
-ISSUES = tuple(issue for issues in TABLES for issue in issues.values())
+ISSUES = tuple(ALL_ISSUES.values())
 
 
 def issue_table(issues: Iterable[KnownIssue]) -> Iterator[str]:
@@ -66,7 +63,7 @@ def short(version: object) -> str:
 def test_the_page_on_known_issues_says_what_the_code_says() -> None:
     """Lines that differ are copied from here: it is the code that the cases are judged by."""
     text = (DOCS / "known-issues.md").read_text(encoding="utf-8")
-    for issues in TABLES:
+    for issues in ISSUE_TABLES:
         assert "\n".join(issue_table(issues.values())) in text
     for issue in ISSUES:
         assert "\n".join(issue_lines(issue)) in text

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hugepage_qa.oracle.compare import Difference
+from hugepage_qa.oracle.issue_tables import ALL_ISSUES
 from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.process.actor import Fault, Refused
 from hugepage_qa.version import KernelVersion
@@ -37,7 +35,6 @@ class Failed(Exception):
         super().__init__(str(difference))
 
 
-_ISSUES: Mapping[Quirk, KnownIssue] = {**POOL_ISSUES, **MEMORY_ISSUES, **THP_ISSUES}
 _OURS = Path(__file__).parents[1]
 
 
@@ -69,11 +66,14 @@ class Expectations:
             self._end_if_known(quirk, found == value != expected)
         self._compare(subject, expected, found)
 
+    def has_bug(self, quirk: Quirk) -> bool:
+        """Tell whether the running kernel has a known bug, by its version and architecture."""
+        return ALL_ISSUES[quirk].applies_to(self.kernel_version, self._architecture)
+
     def _end_if_known(self, quirk: Quirk, deviates: bool) -> None:
         """End the case where what it saw ``deviates`` as ``quirk`` does on this kernel. Raises KnownBug."""
-        issue = _ISSUES[quirk]
-        if deviates and issue.applies_to(self.kernel_version, self._architecture):
-            raise KnownBug(issue)
+        if deviates and self.has_bug(quirk):
+            raise KnownBug(ALL_ISSUES[quirk])
 
     @contextmanager
     def about(self, what: str) -> Iterator[None]:

@@ -9,7 +9,6 @@ from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.oracle.rules import Rule
 
 KERNEL_CONTENT = Rule(
@@ -67,7 +66,7 @@ def _is_below_zero(live: Expectations, host: Host, line: str) -> bool:
     """Tell whether ``line`` tells of a counter below 0, which on a machine of others may be so for long."""
     found = None if host.has_others else _BELOW_ZERO.match(line)
     # for good, once pages are lost: the cases on it look at the counter
-    lost = MEMORY_ISSUES[Quirk.NR_HUGETLB_LOST].applies_to(live.kernel_version)
+    lost = live.has_bug(Quirk.NR_HUGETLB_LOST)
     return found is not None and not (lost and found[1] == "nr_hugetlb")
 
 

@@ -18,7 +18,6 @@ from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
 from hugepage_qa.sizes import MIB
 
@@ -98,7 +97,7 @@ def read_account(live: Live) -> MemoryAccount:
     ours: dict[str, int] = {}
     of_nodes = {f" of node {node}": read_vmstat(tree, f"{at}/vmstat") for node, at in node_directories(tree).items()}
     # a page that has moved is on the wrong node for good: what there is on all of them is right
-    is_off_nodes = THP_ISSUES[Quirk.MOVED_SHARED_PAGE_OFF_NODES].applies_to(live.kernel_version)
+    is_off_nodes = live.has_bug(Quirk.MOVED_SHARED_PAGE_OFF_NODES)
     for where, found in (of_nodes or {"": of_all}).items():
         shown = of_all if is_off_nodes else found
         counters |= {f"{name}{where}": (shown if name == _SHARED else found).get(name, 0) for name in _OF_PROCESSES}

@@ -6,7 +6,6 @@ from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 
 OPTIMIZE = "proc/sys/vm/hugetlb_optimize_vmemmap"
 #: bytes; a kernel with a larger one does not have the switch
@@ -38,9 +37,9 @@ def optimize_struct_pages(live: Live, *, on: bool = True) -> None:
     Raises CannotRun without the switch, and where all memory of pages that did so is lost when they are freed, or the
     kernel may panic at it later, when others use it.
     """
-    issue = MEMORY_ISSUES[Quirk.DEMOTED_PARTS_LOSE_MEMORY]
-    if on and issue.applies_to(live.kernel_version):
-        known = f"{issue.quirk.value}, a known bug of this kernel, has"
+    quirk = Quirk.DEMOTED_PARTS_LOSE_MEMORY
+    if on and live.has_bug(quirk):
+        known = f"{quirk.value}, a known bug of this kernel, has"
         if checks_pages(live):
             raise CannotRun(
                 f"{known} pages that gave their struct pages back be bad when they are freed, and their memory lost"

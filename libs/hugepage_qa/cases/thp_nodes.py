@@ -12,7 +12,6 @@ from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
 from hugepage_qa.process.actor import Actor
 
 
@@ -65,7 +64,7 @@ def need_count_of_shared(live: Live, node: int, length: int) -> None:
 
     Below 0 it reads 0. With a known bug it is so after shared huge pages have moved there and gone.
     """
-    if not THP_ISSUES[Quirk.MOVED_SHARED_PAGE_OFF_NODES].applies_to(live.kernel_version):
+    if not live.has_bug(Quirk.MOVED_SHARED_PAGE_OFF_NODES):
         return
     found = live.node_meminfo(node)["ShmemHugePages"]
     if found < length and read_vmstat(ObservedTree(live.host)).get("thp_migration_success"):

@@ -3,549 +3,426 @@
 Those that cost a pool pages or reservations are in ``pool.known_pool_issues``.
 """
 
-from collections.abc import Mapping
-
-from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
+from hugepage_qa.oracle.known_issues import KnownIssue, Quirk, by_quirk
 from hugepage_qa.version import KernelVersion
 
 #: c0b495b91a47, which "mm/hugetlb_vmemmap: fix incorrect vmemmap restore in rollback" needed there
 _VMEMMAP_WALK_BACKPORTS = (KernelVersion(6, 12, 114), KernelVersion(6, 18, 51))
 
-MEMORY_ISSUES: Mapping[Quirk, KnownIssue] = {
-    issue.quirk: issue
-    for issue in (
-        KnownIssue(
-            quirk=Quirk.SMAPS_SHOWS_SHARED,
-            summary="smaps may show 1G pages that one process alone maps as Shared_Hugetlb, all those of a page table",
-            example="2 private pages of 1G touched: Private_Hugetlb 0 kB, Shared_Hugetlb 2097152 kB; mbind() with "
-            "MPOL_MF_MOVE leaves such pages where they are",
-            cause="hugetlb_pmd_shared() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, as "
-            "fork-loses-pages does (the fix of CVE-2026-23100)",
-            since=KernelVersion(6, 19),
-            brought_to=(KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
-            seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, on 6.12.107 of ppc64le",
-        ),
-        KnownIssue(
-            quirk=Quirk.SMAPS_SHOWS_BROKEN,
-            summary="smaps shows a page that broke as if it were still there: as Shared_Hugetlb since 6.11, as "
-            "Private_Hugetlb before",
-            example="3 private pages of 2M, MADV_HWPOISON of one: HugetlbPages falls to 4096 kB, and smaps shows "
-            "Private_Hugetlb 4096 kB, Shared_Hugetlb 2048 kB; 6.1.192 shows Private_Hugetlb 6144 kB",
-            cause="smaps_hugetlb_range() takes every is_pfn_swap_entry() for a page, which entries of pages that broke "
-            "are among since 07a57a338adb; since 6.11 what is not present is shared there",
-            since=KernelVersion(6, 9),
-            brought_to=(KernelVersion(6, 1, 91), KernelVersion(6, 6, 29), KernelVersion(6, 8, 8)),
-            seen="6.1.176, 6.1.192, 6.12.117, 7.3.4; right on 5.10.223",
-        ),
-        KnownIssue(
-            quirk=Quirk.SHARED_TABLE_UNCOUNTED,
-            summary="HugetlbPages of a process leaves out pages that it has by a page table of another one, keeps "
-            "those that it touched when it has unmapped such a table, and falls below 0 in who unmaps it last",
-            example="3 pages of 2M of a file that covers 1 GiB, touched, then read by a child: HugetlbPages of the "
-            "child is 0 kB; both unmap it, and the parent has 6144 kB and the child 18446744073709545472 kB",
-            cause="huge_pmd_share() and huge_pmd_unshare() count the table of a process and not the pages in it; "
-            "__unmap_hugepage_range() takes all of them off the one that has the table last (5d317b2b6536)",
-            since=KernelVersion(4, 4),
-            seen="6.1.176, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.UFFD_COPY_EXISTS,
-            summary="UFFDIO_COPY that the pool has no page for fails with EEXIST, as if the page were there",
-            example="every page of 2M in use or reserved: UFFDIO_COPY to a MAP_NORESERVE mapping gives EEXIST instead "
-            "of ENOMEM, and mincore() shows no page there",
-            cause="hugetlb_mfill_atomic_pte() takes the page table entry that it has just made for one that holds a "
-            "page: hugetlb_walk() returns where it is, not what is in it",
-            since=KernelVersion(6, 18),
-            seen="6.18.44, 7.3.4; right on 6.1.192, 6.12.107, 6.12.117",
-        ),
-        KnownIssue(
-            quirk=Quirk.SEGMENT_NOT_REGISTERED,
-            summary="UFFDIO_REGISTER of a segment of huge pages fails with EINVAL, for faults of each kind: no program "
-            "handles them",
-            example="shmget(SHM_HUGETLB) of a page of 2M, attached, UFFDIO_REGISTER_MODE_MISSING, _WP or _MINOR: "
-            "EINVAL; a memfd of such a page is registered. With UFFD_FEATURE_WP_ASYNC UFFDIO_REGISTER_MODE_WP succeeds",
-            cause="vma_can_userfault() wants uffd_ops in vm_ops of the mapping. hugetlb_vm_ops has them, and "
-            "shm_mmap() puts shm_vm_ops, which has none, in its place",
-            since=KernelVersion(7, 1),
-            seen="7.3.4; right on 6.1.176, 6.12.117",
-        ),
-        KnownIssue(
-            quirk=Quirk.FORKED_PAGE_STAYS_PROTECTED,
-            summary="a private page that userfaultfd protects is protected in a child, too, which nobody ends: a write "
-            "of the child faults for ever",
-            example="a page of 2M, written, given UFFDIO_WRITEPROTECT, fork(): pagemap of the child shows 512 base "
-            "pages as protected, and its first store there takes 121 s of CPU time without an end",
-            cause="copy_hugetlb_page_range() leaves the bit of a page that is present to a child that does not inherit "
-            "the userfaultfd, and hugetlb_wp() copies no page that has it (60d5b473d61b, which stable has without the "
-            "mend)",
-            since=KernelVersion(5, 19),
-            until=KernelVersion(6, 4),
-            fix="5a2f8d22ace4 (6.4); 6.1.y has it not",
-            seen="6.1.192; right on 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.MOVED_PAGE_STAYS_PROTECTED,
-            summary="a page that userfaultfd protects stays protected where mremap() has moved it, which no program "
-            "was asked to be told of and nobody ends",
-            example="a page of 2M, written, given UFFDIO_WRITEPROTECT, mremap(): pagemap shows 512 base pages as "
-            "protected at the new address",
-            cause="move_huge_pte() takes the entry with its bit to a mapping that has no userfaultfd any more; "
-            "hugetlb_wp() copies no page that has it since 60d5b473d61b, and a write does not end (CVE-2025-21696)",
-            since=KernelVersion(5, 19),
-            until=KernelVersion(6, 13),
-            fix="mm: clear uffd-wp PTE/PMD state on mremap() (0cef0bb836e3)",
-            backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 11)),
-            seen="6.1.176; right on 6.1.192, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.UNREGISTER_ENDS_PROTECTION,
-            summary="UFFDIO_UNREGISTER of a range that ends within a page fails with EINVAL, and the page is no longer "
-            "protected",
-            example="a page of 2M with UFFDIO_WRITEPROTECT, UFFDIO_UNREGISTER of its first half: EINVAL, the page is "
-            "still registered, and who writes to it is no longer told of",
-            cause="userfaultfd_unregister() looks at the start of the range alone, and uffd_wp_range() has taken the "
-            "protection away when the mapping cannot be split; userfaultfd_register() looks at both ends",
-            since=KernelVersion(5, 19),
-            seen="6.1.176, 6.1.192, 6.12.117, 6.18.44, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.GIVEN_BACK_UNTOLD,
-            summary="memory of a file, and private memory of a pool, that is given back is not told as written by "
-            "PAGEMAP_SCAN, though it is zero from then on",
-            example="two pages of 2M of a file, written, given UFFDIO_WRITEPROTECT with UFFD_FEATURE_WP_ASYNC, "
-            "MADV_REMOVE of one: a scan for PAGE_IS_WRITTEN finds nothing, also when its zeroes have been read",
-            cause="what unmaps a hole leaves a marker of protection, which who waits for a write needs, also where "
-            "writes are tracked; MADV_DONTNEED does so of all memory that is not of the anonymous kind, as that of a "
-            "pool is not (52526ca7fdb9, d61ea1cb0095)",
-            since=KernelVersion(6, 7),
-            seen="6.12.117, 6.18.44, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.SCAN_PASSES_OVER_PAGES,
-            summary="PAGEMAP_SCAN that protects, and has no room for several pages of a pool, says that it goes on at "
-            "the last one of them, and whoever goes on there passes over the others",
-            example="three pages of 2M, written, a scan with PM_SCAN_WP_MATCHING and max_pages of 700: the first one "
-            "is told, and walk_end is the start of the third",
-            cause="pagemap_scan_hugetlb_entry() makes nothing of a page that does not fit, sets walk_end, and has "
-            "the walk go on, which meets the next one that does not fit (52526ca7fdb9)",
-            since=KernelVersion(6, 7),
-            seen="6.12.117, 6.18.44, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.SCAN_PROTECTS_OTHERS,
-            summary="a PAGEMAP_SCAN that protects and tells nothing protects all base pages, whatever its masks "
-            "choose: who looks for what was written is not told of the others",
-            example="4 MiB of written anonymous memory, asked to protect what is written and of a file, without vec: "
-            "none is, and all 1024 pages are protected; with vec, or of huge pages, none",
-            cause="the fast path for exclusive protection in pagemap_scan_pmd_entry() looks at no mask (52526ca7fdb9)",
-            since=KernelVersion(6, 7),
-            seen="6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.CLOSED_GIGANTIC_PAGE_READ,
-            summary="process_vm_readv(2) reads a page of 1G that UFFDIO_RWPROTECT closed, and nobody is told",
-            example="a page of 1G, UFFDIO_RWPROTECT with UFFD_FEATURE_SIGBUS: its process gets SIGBUS, and another one "
-            "reads its words, which is EFAULT for pages of 64K, 2M and 32M",
-            cause="follow_huge_pud() asks whether the entry is present alone, and not, as follow_huge_pmd() does, "
-            "whether it may be followed where it has no access; such an entry of x86_64 is not pud_present()",
-            since=KernelVersion(7, 3),
-            architecture="aarch64",
-            seen="7.3.4 on aarch64",
-        ),
-        KnownIssue(
-            quirk=Quirk.CLOSED_USERFAULTFD_PROTECTS,
-            summary="pages that userfaultfd protected stay marked as protected when it is closed, and who registers "
-            "them again is told of writes to what he has not protected",
-            example="a page of 2M, UFFDIO_WRITEPROTECT, close(): pagemap shows 512 base pages as protected",
-            cause="userfaultfd_release() takes the flag from the mapping, and leaves the entries as they are, which "
-            "userfaultfd_unregister() puts right (f369b07c8614)",
-            since=KernelVersion(5, 19),
-            until=KernelVersion(6, 9),
-            fix="mm/userfaultfd: reset ptes when close() for wr-protected ones (c88033efe9a3)",
-            backports=(KernelVersion(6, 1, 192),),
-            seen="6.1.176; right on 6.1.192, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.BUFFER_PAGE_COUNTED_AGAIN,
-            summary="a huge page in which buffers lie that are registered at once counts again as locked and pinned "
-            "for each that does not follow another one of it",
-            example="buffers in two pages of 2M, in the first, in the second, in the first again: VmPin is 6144 kB, "
-            "not 4096 kB, and ENOMEM where RLIMIT_MEMLOCK is less",
-            cause="io_sqe_buffers_register() keeps the buffers of a call to itself until all are registered, and "
-            "headpage_already_acct() looks at those of earlier calls; the last page is remembered besides",
-            since=KernelVersion(6, 13),
-            until=KernelVersion(7, 2),
-            fix="hpage_acct_ref() of io_uring/rsrc.c, which counts who has a page (posted in May 2026)",
-            seen="6.18.44; right on 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.REPLACED_BUFFER_NOT_COUNTED,
-            summary="a huge page counts as pinned no more when the buffer in it that was registered first is replaced, "
-            "though others lie in it, or the new one does: who does so pins more than RLIMIT_MEMLOCK",
-            example="a buffer in a page of 2M, IORING_REGISTER_BUFFERS_UPDATE by another part of the page: VmPin is 0 "
-            "kB, not 2048 kB, and the page is pinned",
-            cause="headpage_already_acct() counts a page for the first of its buffers alone, and what is released "
-            "takes with it what was counted for it, whoever else has the page",
-            since=KernelVersion(5, 13),
-            until=KernelVersion(7, 2),
-            fix="hpage_acct_ref() of io_uring/rsrc.c, which counts who has a page (posted in May 2026)",
-            seen="6.1.176, 6.12.117, 6.18.44; right on 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.BUFFER_PAGE_UNCHARGED,
-            summary="a page that a file gets since a buffer for a device (UDMABUF_CREATE) is made of a hole of it is "
-            "charged to no group, and passes every limit",
-            example="hugetlb.2MB.max is 0, and a buffer is made of a hole of a memfd: it is there, hugetlb.2MB.current "
-            "is 0, and free_hugepages one less",
-            cause="memfd_alloc_folio() takes the page by alloc_hugetlb_folio_reserve(), which charges nobody as "
-            "alloc_hugetlb_folio() does",
-            since=KernelVersion(6, 11),
-            seen="6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
-            summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
-            example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "
-            "child reads zeroes out of a third page of the pool",
-            cause="set_huge_pte_at() of arm64 asks the page how many entries are to be written; the page that broke is "
-            "base pages again, for which there are none, and the child has no entry that says so (18f3962953e4)",
-            since=KernelVersion(6, 0),
-            until=KernelVersion(6, 6),
-            fix="6f1bace9a9fb (6.6), for entries that name no page; 6.1.y has it not",
-            architecture="aarch64",
-            seen="6.1.192",
-        ),
-        KnownIssue(
-            quirk=Quirk.REFUSED_CHARGE_NEVER_ENDS,
-            summary="a touch of a page that memory.max refuses, where the hierarchy is mounted with"
-            " memory_hugetlb_accounting, gets no SIGBUS: the process faults for ever",
-            example="2 shared pages of 2M, room for one in memory.max: the process takes a whole CPU from its touch of"
-            " the second on, and the log tells again and again that VM_FAULT_OOM leaked out to the #PF handler",
-            cause="alloc_hugetlb_folio() returns -ENOMEM, which vmf_error() makes VM_FAULT_OOM of, and with"
-            " __GFP_RETRY_MAYFAIL nobody is killed to make room (8cba9576df60)",
-            since=KernelVersion(6, 7),
-            until=KernelVersion(7, 3),
-            fix="mm: hugetlb: Return -ENOSPC on memcg charge failure; it names 991135774c0e (6.14) as what it mends,"
-            " and 6.12.y has it not",
-            seen="6.12.117, 7.2.12; right on 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.MAPPED_BEYOND_THE_WINDOW,
-            summary="hugetlb pages for which no place is left are mapped at 128 TiB, where memory is for those alone "
-            "who name an address there",
-            example="radix page tables, all addresses below 128 TiB taken by mappings of base pages: mmap() of a page "
-            "of 2M without an address returns 0x800000000000, and not ENOMEM",
-            cause="hugetlb_get_unmapped_area_topdown() looks again from below, up to arch_get_mmap_end() of what the "
-            "first look has returned: -ENOMEM is taken for an address beyond the window",
-            since=KernelVersion(5, 19),
-            until=KernelVersion(6, 13),
-            fix="mm: make hugetlb mappings go through mm_get_unmapped_area_vmflags (7bd3f1e1a9ae)",
-            architecture="ppc64le",
-            seen="6.1.176",
-        ),
-        KnownIssue(
-            quirk=Quirk.MINCORE_COUNTS_HUGE_PAGES,
-            summary="mincore() tells of a huge page of a file that is not there that a base page of it is for each "
-            "huge page of the file behind it",
-            example="a file of 3 pages of 2M, mapped, of which the second was touched: of the 32 base pages of 64K of "
-            "the first mincore() tells that the second is in memory",
-            cause="mincore_unmapped_range() goes from base page to base page with the index of a huge page, which is "
-            "what linear_page_index() makes of a hugetlb mapping, since mincore() walks page tables. It is asked where "
-            "huge_pte_offset() finds nothing: on powerpc wherever no page is mapped, elsewhere where there is no page "
-            "table",
-            since=KernelVersion(4, 0),
-            until=KernelVersion(6, 7),
-            fix="mm/filemap: remove hugetlb special casing in filemap.c (a08c7193e4f1), by the way",
-            seen="6.1.176 of ppc64le",
-        ),
-        KnownIssue(
-            quirk=Quirk.TRUNCATION_PASSES_OVER_A_FAULT,
-            summary="a page stays mapped behind the end, and resv_hugepages mostly falls below 0, where a shared file "
-            "is emptied while a thread touches a page of it",
-            example="a file of 1 page of 2M, mapped: a thread touches it, ftruncate(0) meanwhile: resv_hugepages reads "
-            "2^64 - 1, free_hugepages 0",
-            cause="hugetlb_vmdelete_list() passes over a mapping whose lock a fault holds, and the fault, which has "
-            "seen the old end, puts its page into the file when remove_inode_hugepages() has looked there and ended "
-            "the reservation (40549ba8f8e0)",
-            since=KernelVersion(6, 1),
-            seen="6.1.192, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.PRIVATE_LOCK_MISTAKEN,
-            summary="a hole that is punched in a file of huge pages while a process faults in a private mapping of it "
-            "has the kernel change memory behind the lock that it means, and mostly lock up",
-            example="any user: a child writes a page of a private mapping of a memfd and gives it back in a loop, its "
-            "parent punches the file: `refcount_t: addition on 0; use-after-free`, after which 7.3.4 goes on no more, "
-            "and 6.1.176 panics",
-            cause="hugetlb_unmap_file_folio() takes vm_private_data for a hugetlb_vma_lock where it cannot get the "
-            "lock of a mapping: that of a private one is its resv_map, with a flag in the lowest bit, since it has a "
-            "lock, too (bf4916922c60), and kref_get() and down_write() go to other words of it",
-            since=KernelVersion(6, 6),
-            brought_to=(KernelVersion(6, 1, 61), KernelVersion(6, 5, 10)),
-            seen="6.1.176, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.PUNCHING_TAKES_COPIES,
-            summary="a hole that is punched in a file of huge pages takes the private copies of its pages from all who "
-            "have one, and they read zeroes",
-            example="a page of 2M of a memfd, 7 written to a private mapping of it, FALLOC_FL_PUNCH_HOLE of the page: "
-            "the private mapping reads 0, and in base pages 7",
-            cause="hugetlb_vmdelete_list() unmaps whatever is there, as ftruncate() is to do, where shmem and other "
-            "file systems have unmap_mapping_range() pass over private copies (70c3547e36f5)",
-            since=KernelVersion(4, 3),
-            seen="6.1.176, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.GRANDCHILD_READS_ZEROES,
-            summary="a child that lost a private page to its parent, which had no page for a copy, gets SIGBUS, but "
-            "who is forked from it then reads zeroes",
-            example="1 page of 2M holds 7, fork(), the parent writes 8, and a second page comes into the pool: the "
-            "child gets SIGBUS, and a child of it reads 0",
-            cause="hugetlb_dup_vma_private() clears all of vm_private_data at fork(), with HPAGE_RESV_UNMAPPED, by "
-            "which hugetlb_no_page() tells memory that was lost from memory that nobody has touched",
-            since=KernelVersion(2, 6, 27),
-            seen="6.1.176, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.LAST_BYTES_TAKE_ALL_PAGES,
-            summary="fallocate(2) of bytes in the last huge page that a file can have takes all pages of the pool, and "
-            "fails with ENOSPC; when the file goes they are lost, and its process is killed by a BUG of the kernel",
-            example="4 free pages of 2M, fallocate(0, LLONG_MAX - 4095, 4095) of a memfd as any user: free_hugepages "
-            "reads 0, and close() ends in `kernel BUG at fs/inode.c`, clear_inode(). With 1 page it is ENOSPC, too, "
-            "and that is lost before 6.7 alone",
-            cause="hugetlbfs_fallocate() adds a huge page to the end of the range to round it up, which is more than "
-            "loff_t has: the end is negative, and as pgoff_t behind all that there is. remove_inode_hugepages() looks "
-            "for pages up to LLONG_MAX (70c3547e36f5)",
-            since=KernelVersion(4, 3),
-            seen="6.1.176, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.SEAL_GROW_PASSED_OVER,
-            summary="a writable mapping beyond the end of a file, shared or private, grows it, F_SEAL_GROW or not",
-            example="a memfd of 1 page with F_SEAL_GROW has 2 after mmap() of 2; with F_SEAL_WRITE, too, a private "
-            "mapping grows it",
-            cause="hugetlbfs_file_mmap() sets i_size and asks for no seal",
-            since=KernelVersion(4, 16),
-            seen="6.1.176, 6.1.192, 6.12.107, 6.18.44, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.SEAL_EXEC_PASSED_OVER,
-            summary="chmod() changes the x bits of a memfd of huge pages that is sealed with F_SEAL_EXEC",
-            example="a memfd of huge pages, of mode 0644 and with F_SEAL_EXEC, has mode 0755 after fchmod(0755), where "
-            "one of base pages refuses it with EPERM",
-            cause="hugetlbfs_setattr() asks for the seals of size alone, shmem_setattr() for F_SEAL_EXEC, too "
-            "(6fd7353829ca)",
-            since=KernelVersion(6, 3),
-            seen="6.12.117, 6.18.44, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.TRUNCATE_BY_NAME_UNMARKED,
-            summary="truncate(2) changes the size of a file of huge pages, and not when it was modified and changed",
-            example="a file of a hugetlbfs that is empty, truncate(2) to a page: st_size is 2097152, st_mtim and "
-            "st_ctim stay as they were; ftruncate(2) and O_TRUNC set both, and truncate(2) of a file in a tmpfs does",
-            cause="do_truncate() has no ATTR_MTIME and ATTR_CTIME from vfs_truncate(), which leaves it to file systems "
-            "whether the size is another one since 4a30131e7dbb, as shmem_setattr() does; hugetlbfs_setattr() sets "
-            "neither",
-            since=KernelVersion(2, 6, 16),
-            seen="6.1.176, 6.12.117, 6.18.44, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.DOFORK_REFUSED,
-            summary="MADV_DOFORK of memory of a pool is EINVAL, and a child goes on to lack what MADV_DONTFORK keeps "
-            "from it",
-            example="a page of 2M, MADV_DONTFORK, then MADV_DOFORK: EINVAL, and a child that reads the page is killed "
-            "with SIGSEGV",
-            cause="madvise_vma_behavior() refuses VM_SPECIAL, which has the VM_DONTEXPAND that hugetlbfs sets, where "
-            "it refused VM_IO alone before 7.0; for MADV_DODUMP memory of pools is an exception",
-            since=KernelVersion(7, 0),
-            seen="7.0.4, 7.1.13, 7.2.13, 7.3.4; right on 6.1.176, 6.12.117, 6.18.44, 6.19.14",
-        ),
-        KnownIssue(
-            quirk=Quirk.NR_HUGETLB_LOST,
-            summary="an mmap() that fails for want of surplus pages takes pages out of nr_hugetlb for good; below 0 it "
-            "reads 0",
-            example="3 pages of 2M in use, nr_overcommit_hugepages 2: after an mmap() of 3 more that fails, nr_hugetlb "
-            "counts 512 base pages instead of 1536",
-            cause="gather_surplus_pages() frees through free_huge_folio() what was never added (05d4532b60e3)",
-            since=KernelVersion(6, 13),
-            seen="6.18.44, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.NEW_GROUP_SHOWS_NUMBER,
-            summary="the limits of hugetlb of a new control group, which has none, read as 9223372036854771712, and "
-            "not as max or what a limit that was taken away reads as",
-            example="mkdir of a group of version 2: hugetlb.2MB.max is 9223372036854771712; max is written to it: max",
-            cause="hugetlb_cgroup_init() sets what counts as no limit within VM_BUG_ON(), which is not evaluated "
-            "without CONFIG_DEBUG_VM (page_counter: track failcnt only for legacy cgroups)",
-            since=KernelVersion(6, 15),
-            until=KernelVersion(7, 3),
-            fix="not identified: 6.18.44 has the bug; the sources of 7.3.4 set it apart from the warning",
-            seen="6.18.44; right on 6.1.176, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.REMOVED_GROUP_OFF_NODES,
-            summary="numa_stat of a control group has no node for the pages of a removed group below it, and falls "
-            "below 0 when they are freed",
-            example="2 pages of 2M of a removed group: its parent shows total=0 in version 1; when they are freed and "
-            "the group is forgotten, total=0 N0=2^64 - 4194304 in version 2",
-            cause="hugetlb_cgroup_move_parent() leaves the counts of nodes with the removed group, freed pages are "
-            "taken off those of its parent (f47761999052)",
-            since=KernelVersion(5, 17),
-            until=KernelVersion(7, 4),
-            fix="mm/hugetlb_cgroup: move per-node usage on cgroup reparenting",
-            backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
-            seen="6.1.192, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.MOVED_PAGE_OFF_NODES,
-            summary="numa_stat of a control group shows a page that moved to another node on the node that it came "
-            "from, and falls below 0 on the other when it is freed",
-            example="a page of 2M moves from node 0 to node 1: N0=2097152 N1=0; when it is freed, N0=2097152 "
-            "N1=2^64 - 2097152",
-            cause="hugetlb_cgroup_migrate() moves the group to the new page, and not the count of its node "
-            "(f47761999052)",
-            since=KernelVersion(5, 17),
-            until=KernelVersion(7, 4),
-            fix="mm/hugetlb_cgroup: move per-node usage on cross node migration",
-            backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
-            seen="6.1.192; right on 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.PRIVATE_PAGE_OF_MOUNT_STAYS,
-            summary="a private page of a hugetlbfs that was mounted with size= or min_size= never moves",
-            example="a page of 2M of a file, MAP_PRIVATE, written: move_pages(2) returns 1 and leaves it, mbind(2) "
-            "with MPOL_MF_MOVE and MPOL_MF_STRICT fails with EIO, MADV_SOFT_OFFLINE with EBUSY; a shared page of it "
-            "moves",
-            cause="unmap_and_move_hugetlb_folio() takes what has a subpool and no folio_mapping(), as anonymous memory "
-            "has none, for a folio that is being freed (cb6acd01e2e4)",
-            since=KernelVersion(5, 0),
-            seen="6.1.176, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.SEGMENT_RSS_MULTIPLIED,
-            summary="/proc/sysvipc/shm and shmctl(2) with SHM_INFO show what segments of huge pages have in memory "
-            "multiplied by the base pages of a huge page",
-            example="a segment of 2 pages of 2M, one of them touched: rss 1073741824 instead of 2097152, and shm_rss "
-            "262144 instead of 512",
-            cause="shm_add_rss_swap(), which both ask, takes nrpages for huge pages, and since a08c7193e4f1 they are "
-            "base pages",
-            since=KernelVersion(6, 7),
-            until=KernelVersion(7, 4),
-            fix="ipc/shm: fix RSS accounting for hugetlb shared memory",
-            backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
-            seen="6.18.44, 7.2.6, 7.2.9, 7.2.11, 7.2.12; right on 7.3.4, 6.12.117",
-        ),
-        KnownIssue(
-            quirk=Quirk.MOVE_BEYOND_LENGTH,
-            summary="mremap() of a length that is no multiple of the huge page moves, replaces and cuts off whole huge "
-            "pages: what is mapped behind that length at the target is destroyed, and the rest of the page is gone",
-            example="4096 bytes of a page of 2M that holds 3 are moved to where 2 MiB of ordinary memory hold 4: 4096 "
-            "bytes further it reads 3 instead of 4, up to the end of these 2 MiB. Cut from 2 MiB + 4096 bytes to 2 MiB "
-            "a mapping loses its second page, of which munmap() of 4096 bytes is refused (EINVAL). So since 6.17 also "
-            "where ordinary memory before it is moved with it",
-            cause="align_hugetlb(), before 6.15 mremap() itself, rounds the old and the new length up to whole huge "
-            "pages, with which the target is unmapped (550a7d60bd5e)",
-            since=KernelVersion(5, 16),
-            seen="6.1.176, 6.12.117, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.MOVE_MISPLACES_PAGES,
-            summary="mremap() puts pages elsewhere in the new mapping, or beside it, where page tables before them "
-            "were never made and the addresses differ in their place within a page table",
-            example="a mapping of 1G and 2 pages of 2M, of which the last was written, moved by 512M: it reads 0 where "
-            "the page should be, which is 512M before it",
-            cause="move_hugetlb_page_tables() goes on at the end of a page table with both addresses, each with that "
-            "of its own (e95a9851787b; CVE-2026-98373)",
-            since=KernelVersion(6, 0),
-            until=KernelVersion(7, 3),
-            fix="mm/hugetlb: preserve mremap address delta when skipping page tables",
-            backports=(KernelVersion(7, 2, 9), KernelVersion(6, 12, 112), KernelVersion(6, 1, 191)),
-            seen="6.18.44; right on 6.1.192, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.MOVED_PAGE_UNCOUNTED,
-            summary="a page that moves is taken out of nr_hugetlb where it was, and not added where it is; freed, it "
-            "is taken out there, too",
-            example="a page of 2M in use on each of two nodes, one moves to the other: nr_hugetlb of the nodes is 0 "
-            "and 512 instead of 0 and 1024",
-            cause="alloc_migrate_hugetlb_folio() and alloc_hugetlb_folio_nodemask() do not count the new page "
-            "(05d4532b60e3)",
-            since=KernelVersion(6, 13),
-            until=KernelVersion(7, 4),
-            fix="mm/hugetlb: account migration target folio in per-node NR_HUGETLB vmstat",
-            backports=(KernelVersion(7, 3, 4),),
-            seen="none with it; right on 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.HINT_ROUNDED_TO_ZERO,
-            summary="a hint for huge pages that lies within the last huge page of all addresses is rounded up to "
-            "address 0, and who may use that gets his mapping there",
-            example="as root on aarch64 a page of 2M with the hint 0xfffffffffffff000 is mapped at address 0",
-            cause="generic_hugetlb_get_unmapped_area() aligns the hint and does not look whether it is below "
-            "mmap_min_addr then; x86 has a function of its own",
-            since=KernelVersion(2, 6, 30),
-            until=KernelVersion(6, 11),
-            fix="hugetlbfs: ensure generic_hugetlb_get_unmapped_area() returns higher address than mmap_min_addr "
-            "(dffe24e95876)",
-            seen="6.1.192 on aarch64",
-        ),
-        KnownIssue(
-            quirk=Quirk.SHARED_TAILS_SHOWN_AS_HEADS,
-            summary="/proc/kpageflags shows a huge page that gave struct pages back as having a further head at the "
-            "start of each base page of struct pages",
-            example="vm.hugetlb_optimize_vmemmap=1, a page of 2M: 8 of its 512 base pages are heads instead of 1",
-            cause="snapshot_page(), by which stable_page_flags() reads a page since 6.17, copies its struct page and "
-            "takes it for a head if that says so, without page_fixed_fake_head(): all base pages of struct pages are "
-            "the first one, with the head in it (d863a12108f2)",
-            since=KernelVersion(6, 17),
-            until=KernelVersion(7, 1),
-            fix="mm/hugetlb: remove fake head pages",
-            seen="6.18.44; right on 6.1.192, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.OPTIMISED_POOL_KILLS,
-            summary="a pool that takes all memory and gives struct pages back has a process killed for want of memory, "
-            "and the kernel panics where none may be killed",
-            example="2 GiB, vm.hugetlb_optimize_vmemmap=1, min_free_kbytes 131072, nr_hugepages 1000000: the pool gets "
-            "868 pages of 2M, and a process with 64 MiB is killed",
-            cause="__hugetlb_vmemmap_optimize_folio() takes a base page for each huge page with GFP_KERNEL, when the "
-            "pool has all pages and none has given any back; before c0b495b91a47, which moved that, it was "
-            "__GFP_NORETRY, too, and who got no page went on with the one that was there",
-            since=KernelVersion(7, 1),
-            brought_to=_VMEMMAP_WALK_BACKPORTS,
-            seen="6.12.117, 7.3.4; right on 6.1.176",
-        ),
-        KnownIssue(
-            quirk=Quirk.DEMOTED_PARTS_LOSE_MEMORY,
-            summary="pages that demotion makes of one that gave back its struct pages keep theirs, and as many base "
-            "pages are lost when they are freed",
-            example="1 page of 1G with vm.hugetlb_optimize_vmemmap=1 is demoted: of 512 pages of 2M 511 keep 8 base "
-            "pages of struct pages, not 1; all are freed: 3577 base pages, 14 MiB, are gone, and the log has `WARNING: "
-            "CPU: 0 PID: 134 at kernel/jump_label.c:282 static_key_dec_not_one`. With init_on_alloc=1 each page of 2M "
-            "that gave them back and is freed is told to be bad: `corrupted mapping in tail page`. With init_on_alloc=0"
-            " others get such memory, and where a page of 1G is to be taken instead the kernel panics: `NULL pointer "
-            "dereference`, `isolate_or_dissolve_huge_page+0xc8/0x2c0`",
-            cause="vmemmap_restore_pte() copies the base page that is mapped there (mm/hugetlb_vmemmap: fix incorrect "
-            "vmemmap restore in rollback), which is that of the head where 622026e87c40 has not given the tails one of "
-            "their own: each part begins with the flag that the head had. So it passes for optimised already, and is "
-            "made whole once more when it is freed, over the base pages that it has. What was no part keeps the type "
-            "of a huge page there, and alloc_contig_range() takes base pages for one, which have no hstate",
-            since=None,
-            brought_to=_VMEMMAP_WALK_BACKPORTS,
-            reported="7.1 and later have 622026e87c40, and never had it; 6.18.51 was not run",
-            seen="6.12.117; right on 6.1.176, 6.12.107, 6.18.15, 7.3.4",
-        ),
-        KnownIssue(
-            quirk=Quirk.LEFT_PAGE_UNTOLD,
-            summary="move_pages(2) tells of one page less than it has left, and of none where it is one that is held",
-            example="a page of 2M in a pipe (vmsplice(2)), move_pages(2) to another node: 0 instead of 1, and the page "
-            "stays where it is",
-            cause="move_pages_and_store_status() adds the pages that were not tried less the one at which the call "
-            "ends, and at the end of the list there is none (5984fabb6e82)",
-            since=KernelVersion(5, 6),
-            until=KernelVersion(6, 1),
-            fix="migrate: fix syscall move_pages() return value for failure",
-            seen="5.10.223; right on 6.1.176, 7.3.4",
-        ),
-    )
-}
+MEMORY_ISSUES = by_quirk(
+    KnownIssue(
+        quirk=Quirk.SMAPS_SHOWS_SHARED,
+        summary="smaps may show 1G pages that one process alone maps as Shared_Hugetlb, all those of a page table",
+        example="2 private pages of 1G touched: Private_Hugetlb 0 kB, Shared_Hugetlb 2097152 kB; mbind() with "
+        "MPOL_MF_MOVE leaves such pages where they are",
+        cause="hugetlb_pmd_shared() asks ptdesc_pmd_is_shared() about a table that holds no PMD entries, as "
+        "fork-loses-pages does (the fix of CVE-2026-23100)",
+        since=KernelVersion(6, 19),
+        brought_to=(KernelVersion(6, 12, 74), KernelVersion(6, 18, 8)),
+        seen="6.12.107, 6.18.44, 7.3.4; right on 6.1.192, on 6.12.107 of ppc64le",
+    ),
+    KnownIssue(
+        quirk=Quirk.SMAPS_SHOWS_BROKEN,
+        summary="smaps shows a page that broke as if it were still there: as Shared_Hugetlb since 6.11, as "
+        "Private_Hugetlb before",
+        example="3 private pages of 2M, MADV_HWPOISON of one: HugetlbPages falls to 4096 kB, and smaps shows "
+        "Private_Hugetlb 4096 kB, Shared_Hugetlb 2048 kB; 6.1.192 shows Private_Hugetlb 6144 kB",
+        cause="smaps_hugetlb_range() takes every is_pfn_swap_entry() for a page, which entries of pages that broke "
+        "are among since 07a57a338adb; since 6.11 what is not present is shared there",
+        since=KernelVersion(6, 9),
+        brought_to=(KernelVersion(6, 1, 91), KernelVersion(6, 6, 29), KernelVersion(6, 8, 8)),
+        seen="6.1.176, 6.1.192, 6.12.117, 7.3.4; right on 5.10.223",
+    ),
+    KnownIssue(
+        quirk=Quirk.SHARED_TABLE_UNCOUNTED,
+        summary="HugetlbPages of a process leaves out pages that it has by a page table of another one, keeps "
+        "those that it touched when it has unmapped such a table, and falls below 0 in who unmaps it last",
+        example="3 pages of 2M of a file that covers 1 GiB, touched, then read by a child: HugetlbPages of the "
+        "child is 0 kB; both unmap it, and the parent has 6144 kB and the child 18446744073709545472 kB",
+        cause="huge_pmd_share() and huge_pmd_unshare() count the table of a process and not the pages in it; "
+        "__unmap_hugepage_range() takes all of them off the one that has the table last (5d317b2b6536)",
+        since=KernelVersion(4, 4),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.BUFFER_PAGE_COUNTED_AGAIN,
+        summary="a huge page in which buffers lie that are registered at once counts again as locked and pinned "
+        "for each that does not follow another one of it",
+        example="buffers in two pages of 2M, in the first, in the second, in the first again: VmPin is 6144 kB, "
+        "not 4096 kB, and ENOMEM where RLIMIT_MEMLOCK is less",
+        cause="io_sqe_buffers_register() keeps the buffers of a call to itself until all are registered, and "
+        "headpage_already_acct() looks at those of earlier calls; the last page is remembered besides",
+        since=KernelVersion(6, 13),
+        until=KernelVersion(7, 2),
+        fix="hpage_acct_ref() of io_uring/rsrc.c, which counts who has a page (posted in May 2026)",
+        seen="6.18.44; right on 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.REPLACED_BUFFER_NOT_COUNTED,
+        summary="a huge page counts as pinned no more when the buffer in it that was registered first is replaced, "
+        "though others lie in it, or the new one does: who does so pins more than RLIMIT_MEMLOCK",
+        example="a buffer in a page of 2M, IORING_REGISTER_BUFFERS_UPDATE by another part of the page: VmPin is 0 "
+        "kB, not 2048 kB, and the page is pinned",
+        cause="headpage_already_acct() counts a page for the first of its buffers alone, and what is released "
+        "takes with it what was counted for it, whoever else has the page",
+        since=KernelVersion(5, 13),
+        until=KernelVersion(7, 2),
+        fix="hpage_acct_ref() of io_uring/rsrc.c, which counts who has a page (posted in May 2026)",
+        seen="6.1.176, 6.12.117, 6.18.44; right on 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.BUFFER_PAGE_UNCHARGED,
+        summary="a page that a file gets since a buffer for a device (UDMABUF_CREATE) is made of a hole of it is "
+        "charged to no group, and passes every limit",
+        example="hugetlb.2MB.max is 0, and a buffer is made of a hole of a memfd: it is there, hugetlb.2MB.current "
+        "is 0, and free_hugepages one less",
+        cause="memfd_alloc_folio() takes the page by alloc_hugetlb_folio_reserve(), which charges nobody as "
+        "alloc_hugetlb_folio() does",
+        since=KernelVersion(6, 11),
+        seen="6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
+        summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
+        example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "
+        "child reads zeroes out of a third page of the pool",
+        cause="set_huge_pte_at() of arm64 asks the page how many entries are to be written; the page that broke is "
+        "base pages again, for which there are none, and the child has no entry that says so (18f3962953e4)",
+        since=KernelVersion(6, 0),
+        until=KernelVersion(6, 6),
+        fix="6f1bace9a9fb (6.6), for entries that name no page; 6.1.y has it not",
+        architecture="aarch64",
+        seen="6.1.192",
+    ),
+    KnownIssue(
+        quirk=Quirk.REFUSED_CHARGE_NEVER_ENDS,
+        summary="a touch of a page that memory.max refuses, where the hierarchy is mounted with"
+        " memory_hugetlb_accounting, gets no SIGBUS: the process faults for ever",
+        example="2 shared pages of 2M, room for one in memory.max: the process takes a whole CPU from its touch of"
+        " the second on, and the log tells again and again that VM_FAULT_OOM leaked out to the #PF handler",
+        cause="alloc_hugetlb_folio() returns -ENOMEM, which vmf_error() makes VM_FAULT_OOM of, and with"
+        " __GFP_RETRY_MAYFAIL nobody is killed to make room (8cba9576df60)",
+        since=KernelVersion(6, 7),
+        until=KernelVersion(7, 3),
+        fix="mm: hugetlb: Return -ENOSPC on memcg charge failure; it names 991135774c0e (6.14) as what it mends,"
+        " and 6.12.y has it not",
+        seen="6.12.117, 7.2.12; right on 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.MAPPED_BEYOND_THE_WINDOW,
+        summary="hugetlb pages for which no place is left are mapped at 128 TiB, where memory is for those alone "
+        "who name an address there",
+        example="radix page tables, all addresses below 128 TiB taken by mappings of base pages: mmap() of a page "
+        "of 2M without an address returns 0x800000000000, and not ENOMEM",
+        cause="hugetlb_get_unmapped_area_topdown() looks again from below, up to arch_get_mmap_end() of what the "
+        "first look has returned: -ENOMEM is taken for an address beyond the window",
+        since=KernelVersion(5, 19),
+        until=KernelVersion(6, 13),
+        fix="mm: make hugetlb mappings go through mm_get_unmapped_area_vmflags (7bd3f1e1a9ae)",
+        architecture="ppc64le",
+        seen="6.1.176",
+    ),
+    KnownIssue(
+        quirk=Quirk.MINCORE_COUNTS_HUGE_PAGES,
+        summary="mincore() tells of a huge page of a file that is not there that a base page of it is for each "
+        "huge page of the file behind it",
+        example="a file of 3 pages of 2M, mapped, of which the second was touched: of the 32 base pages of 64K of "
+        "the first mincore() tells that the second is in memory",
+        cause="mincore_unmapped_range() goes from base page to base page with the index of a huge page, which is "
+        "what linear_page_index() makes of a hugetlb mapping, since mincore() walks page tables. It is asked where "
+        "huge_pte_offset() finds nothing: on powerpc wherever no page is mapped, elsewhere where there is no page "
+        "table",
+        since=KernelVersion(4, 0),
+        until=KernelVersion(6, 7),
+        fix="mm/filemap: remove hugetlb special casing in filemap.c (a08c7193e4f1), by the way",
+        seen="6.1.176 of ppc64le",
+    ),
+    KnownIssue(
+        quirk=Quirk.TRUNCATION_PASSES_OVER_A_FAULT,
+        summary="a page stays mapped behind the end, and resv_hugepages mostly falls below 0, where a shared file "
+        "is emptied while a thread touches a page of it",
+        example="a file of 1 page of 2M, mapped: a thread touches it, ftruncate(0) meanwhile: resv_hugepages reads "
+        "2^64 - 1, free_hugepages 0",
+        cause="hugetlb_vmdelete_list() passes over a mapping whose lock a fault holds, and the fault, which has "
+        "seen the old end, puts its page into the file when remove_inode_hugepages() has looked there and ended "
+        "the reservation (40549ba8f8e0)",
+        since=KernelVersion(6, 1),
+        seen="6.1.192, 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.PRIVATE_LOCK_MISTAKEN,
+        summary="a hole that is punched in a file of huge pages while a process faults in a private mapping of it "
+        "has the kernel change memory behind the lock that it means, and mostly lock up",
+        example="any user: a child writes a page of a private mapping of a memfd and gives it back in a loop, its "
+        "parent punches the file: `refcount_t: addition on 0; use-after-free`, after which 7.3.4 goes on no more, "
+        "and 6.1.176 panics",
+        cause="hugetlb_unmap_file_folio() takes vm_private_data for a hugetlb_vma_lock where it cannot get the "
+        "lock of a mapping: that of a private one is its resv_map, with a flag in the lowest bit, since it has a "
+        "lock, too (bf4916922c60), and kref_get() and down_write() go to other words of it",
+        since=KernelVersion(6, 6),
+        brought_to=(KernelVersion(6, 1, 61), KernelVersion(6, 5, 10)),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.PUNCHING_TAKES_COPIES,
+        summary="a hole that is punched in a file of huge pages takes the private copies of its pages from all who "
+        "have one, and they read zeroes",
+        example="a page of 2M of a memfd, 7 written to a private mapping of it, FALLOC_FL_PUNCH_HOLE of the page: "
+        "the private mapping reads 0, and in base pages 7",
+        cause="hugetlb_vmdelete_list() unmaps whatever is there, as ftruncate() is to do, where shmem and other "
+        "file systems have unmap_mapping_range() pass over private copies (70c3547e36f5)",
+        since=KernelVersion(4, 3),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.GRANDCHILD_READS_ZEROES,
+        summary="a child that lost a private page to its parent, which had no page for a copy, gets SIGBUS, but "
+        "who is forked from it then reads zeroes",
+        example="1 page of 2M holds 7, fork(), the parent writes 8, and a second page comes into the pool: the "
+        "child gets SIGBUS, and a child of it reads 0",
+        cause="hugetlb_dup_vma_private() clears all of vm_private_data at fork(), with HPAGE_RESV_UNMAPPED, by "
+        "which hugetlb_no_page() tells memory that was lost from memory that nobody has touched",
+        since=KernelVersion(2, 6, 27),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.LAST_BYTES_TAKE_ALL_PAGES,
+        summary="fallocate(2) of bytes in the last huge page that a file can have takes all pages of the pool, and "
+        "fails with ENOSPC; when the file goes they are lost, and its process is killed by a BUG of the kernel",
+        example="4 free pages of 2M, fallocate(0, LLONG_MAX - 4095, 4095) of a memfd as any user: free_hugepages "
+        "reads 0, and close() ends in `kernel BUG at fs/inode.c`, clear_inode(). With 1 page it is ENOSPC, too, "
+        "and that is lost before 6.7 alone",
+        cause="hugetlbfs_fallocate() adds a huge page to the end of the range to round it up, which is more than "
+        "loff_t has: the end is negative, and as pgoff_t behind all that there is. remove_inode_hugepages() looks "
+        "for pages up to LLONG_MAX (70c3547e36f5)",
+        since=KernelVersion(4, 3),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.SEAL_GROW_PASSED_OVER,
+        summary="a writable mapping beyond the end of a file, shared or private, grows it, F_SEAL_GROW or not",
+        example="a memfd of 1 page with F_SEAL_GROW has 2 after mmap() of 2; with F_SEAL_WRITE, too, a private "
+        "mapping grows it",
+        cause="hugetlbfs_file_mmap() sets i_size and asks for no seal",
+        since=KernelVersion(4, 16),
+        seen="6.1.176, 6.1.192, 6.12.107, 6.18.44, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.SEAL_EXEC_PASSED_OVER,
+        summary="chmod() changes the x bits of a memfd of huge pages that is sealed with F_SEAL_EXEC",
+        example="a memfd of huge pages, of mode 0644 and with F_SEAL_EXEC, has mode 0755 after fchmod(0755), where "
+        "one of base pages refuses it with EPERM",
+        cause="hugetlbfs_setattr() asks for the seals of size alone, shmem_setattr() for F_SEAL_EXEC, too "
+        "(6fd7353829ca)",
+        since=KernelVersion(6, 3),
+        seen="6.12.117, 6.18.44, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.TRUNCATE_BY_NAME_UNMARKED,
+        summary="truncate(2) changes the size of a file of huge pages, and not when it was modified and changed",
+        example="a file of a hugetlbfs that is empty, truncate(2) to a page: st_size is 2097152, st_mtim and "
+        "st_ctim stay as they were; ftruncate(2) and O_TRUNC set both, and truncate(2) of a file in a tmpfs does",
+        cause="do_truncate() has no ATTR_MTIME and ATTR_CTIME from vfs_truncate(), which leaves it to file systems "
+        "whether the size is another one since 4a30131e7dbb, as shmem_setattr() does; hugetlbfs_setattr() sets "
+        "neither",
+        since=KernelVersion(2, 6, 16),
+        seen="6.1.176, 6.12.117, 6.18.44, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.DOFORK_REFUSED,
+        summary="MADV_DOFORK of memory of a pool is EINVAL, and a child goes on to lack what MADV_DONTFORK keeps "
+        "from it",
+        example="a page of 2M, MADV_DONTFORK, then MADV_DOFORK: EINVAL, and a child that reads the page is killed "
+        "with SIGSEGV",
+        cause="madvise_vma_behavior() refuses VM_SPECIAL, which has the VM_DONTEXPAND that hugetlbfs sets, where "
+        "it refused VM_IO alone before 7.0; for MADV_DODUMP memory of pools is an exception",
+        since=KernelVersion(7, 0),
+        seen="7.0.4, 7.1.13, 7.2.13, 7.3.4; right on 6.1.176, 6.12.117, 6.18.44, 6.19.14",
+    ),
+    KnownIssue(
+        quirk=Quirk.NR_HUGETLB_LOST,
+        summary="an mmap() that fails for want of surplus pages takes pages out of nr_hugetlb for good; below 0 it "
+        "reads 0",
+        example="3 pages of 2M in use, nr_overcommit_hugepages 2: after an mmap() of 3 more that fails, nr_hugetlb "
+        "counts 512 base pages instead of 1536",
+        cause="gather_surplus_pages() frees through free_huge_folio() what was never added (05d4532b60e3)",
+        since=KernelVersion(6, 13),
+        seen="6.18.44, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.NEW_GROUP_SHOWS_NUMBER,
+        summary="the limits of hugetlb of a new control group, which has none, read as 9223372036854771712, and "
+        "not as max or what a limit that was taken away reads as",
+        example="mkdir of a group of version 2: hugetlb.2MB.max is 9223372036854771712; max is written to it: max",
+        cause="hugetlb_cgroup_init() sets what counts as no limit within VM_BUG_ON(), which is not evaluated "
+        "without CONFIG_DEBUG_VM (page_counter: track failcnt only for legacy cgroups)",
+        since=KernelVersion(6, 15),
+        until=KernelVersion(7, 3),
+        fix="not identified: 6.18.44 has the bug; the sources of 7.3.4 set it apart from the warning",
+        seen="6.18.44; right on 6.1.176, 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.REMOVED_GROUP_OFF_NODES,
+        summary="numa_stat of a control group has no node for the pages of a removed group below it, and falls "
+        "below 0 when they are freed",
+        example="2 pages of 2M of a removed group: its parent shows total=0 in version 1; when they are freed and "
+        "the group is forgotten, total=0 N0=2^64 - 4194304 in version 2",
+        cause="hugetlb_cgroup_move_parent() leaves the counts of nodes with the removed group, freed pages are "
+        "taken off those of its parent (f47761999052)",
+        since=KernelVersion(5, 17),
+        until=KernelVersion(7, 4),
+        fix="mm/hugetlb_cgroup: move per-node usage on cgroup reparenting",
+        backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
+        seen="6.1.192, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.MOVED_PAGE_OFF_NODES,
+        summary="numa_stat of a control group shows a page that moved to another node on the node that it came "
+        "from, and falls below 0 on the other when it is freed",
+        example="a page of 2M moves from node 0 to node 1: N0=2097152 N1=0; when it is freed, N0=2097152 "
+        "N1=2^64 - 2097152",
+        cause="hugetlb_cgroup_migrate() moves the group to the new page, and not the count of its node (f47761999052)",
+        since=KernelVersion(5, 17),
+        until=KernelVersion(7, 4),
+        fix="mm/hugetlb_cgroup: move per-node usage on cross node migration",
+        backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
+        seen="6.1.192; right on 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.PRIVATE_PAGE_OF_MOUNT_STAYS,
+        summary="a private page of a hugetlbfs that was mounted with size= or min_size= never moves",
+        example="a page of 2M of a file, MAP_PRIVATE, written: move_pages(2) returns 1 and leaves it, mbind(2) "
+        "with MPOL_MF_MOVE and MPOL_MF_STRICT fails with EIO, MADV_SOFT_OFFLINE with EBUSY; a shared page of it "
+        "moves",
+        cause="unmap_and_move_hugetlb_folio() takes what has a subpool and no folio_mapping(), as anonymous memory "
+        "has none, for a folio that is being freed (cb6acd01e2e4)",
+        since=KernelVersion(5, 0),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.SEGMENT_RSS_MULTIPLIED,
+        summary="/proc/sysvipc/shm and shmctl(2) with SHM_INFO show what segments of huge pages have in memory "
+        "multiplied by the base pages of a huge page",
+        example="a segment of 2 pages of 2M, one of them touched: rss 1073741824 instead of 2097152, and shm_rss "
+        "262144 instead of 512",
+        cause="shm_add_rss_swap(), which both ask, takes nrpages for huge pages, and since a08c7193e4f1 they are "
+        "base pages",
+        since=KernelVersion(6, 7),
+        until=KernelVersion(7, 4),
+        fix="ipc/shm: fix RSS accounting for hugetlb shared memory",
+        backports=(KernelVersion(7, 3, 4), KernelVersion(6, 12, 117)),
+        seen="6.18.44, 7.2.6, 7.2.9, 7.2.11, 7.2.12; right on 7.3.4, 6.12.117",
+    ),
+    KnownIssue(
+        quirk=Quirk.MOVE_BEYOND_LENGTH,
+        summary="mremap() of a length that is no multiple of the huge page moves, replaces and cuts off whole huge "
+        "pages: what is mapped behind that length at the target is destroyed, and the rest of the page is gone",
+        example="4096 bytes of a page of 2M that holds 3 are moved to where 2 MiB of ordinary memory hold 4: 4096 "
+        "bytes further it reads 3 instead of 4, up to the end of these 2 MiB. Cut from 2 MiB + 4096 bytes to 2 MiB "
+        "a mapping loses its second page, of which munmap() of 4096 bytes is refused (EINVAL). So since 6.17 also "
+        "where ordinary memory before it is moved with it",
+        cause="align_hugetlb(), before 6.15 mremap() itself, rounds the old and the new length up to whole huge "
+        "pages, with which the target is unmapped (550a7d60bd5e)",
+        since=KernelVersion(5, 16),
+        seen="6.1.176, 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.MOVE_MISPLACES_PAGES,
+        summary="mremap() puts pages elsewhere in the new mapping, or beside it, where page tables before them "
+        "were never made and the addresses differ in their place within a page table",
+        example="a mapping of 1G and 2 pages of 2M, of which the last was written, moved by 512M: it reads 0 where "
+        "the page should be, which is 512M before it",
+        cause="move_hugetlb_page_tables() goes on at the end of a page table with both addresses, each with that "
+        "of its own (e95a9851787b; CVE-2026-98373)",
+        since=KernelVersion(6, 0),
+        until=KernelVersion(7, 3),
+        fix="mm/hugetlb: preserve mremap address delta when skipping page tables",
+        backports=(KernelVersion(7, 2, 9), KernelVersion(6, 12, 112), KernelVersion(6, 1, 191)),
+        seen="6.18.44; right on 6.1.192, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.MOVED_PAGE_UNCOUNTED,
+        summary="a page that moves is taken out of nr_hugetlb where it was, and not added where it is; freed, it "
+        "is taken out there, too",
+        example="a page of 2M in use on each of two nodes, one moves to the other: nr_hugetlb of the nodes is 0 "
+        "and 512 instead of 0 and 1024",
+        cause="alloc_migrate_hugetlb_folio() and alloc_hugetlb_folio_nodemask() do not count the new page "
+        "(05d4532b60e3)",
+        since=KernelVersion(6, 13),
+        until=KernelVersion(7, 4),
+        fix="mm/hugetlb: account migration target folio in per-node NR_HUGETLB vmstat",
+        backports=(KernelVersion(7, 3, 4),),
+        seen="none with it; right on 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.HINT_ROUNDED_TO_ZERO,
+        summary="a hint for huge pages that lies within the last huge page of all addresses is rounded up to "
+        "address 0, and who may use that gets his mapping there",
+        example="as root on aarch64 a page of 2M with the hint 0xfffffffffffff000 is mapped at address 0",
+        cause="generic_hugetlb_get_unmapped_area() aligns the hint and does not look whether it is below "
+        "mmap_min_addr then; x86 has a function of its own",
+        since=KernelVersion(2, 6, 30),
+        until=KernelVersion(6, 11),
+        fix="hugetlbfs: ensure generic_hugetlb_get_unmapped_area() returns higher address than mmap_min_addr "
+        "(dffe24e95876)",
+        seen="6.1.192 on aarch64",
+    ),
+    KnownIssue(
+        quirk=Quirk.SHARED_TAILS_SHOWN_AS_HEADS,
+        summary="/proc/kpageflags shows a huge page that gave struct pages back as having a further head at the "
+        "start of each base page of struct pages",
+        example="vm.hugetlb_optimize_vmemmap=1, a page of 2M: 8 of its 512 base pages are heads instead of 1",
+        cause="snapshot_page(), by which stable_page_flags() reads a page since 6.17, copies its struct page and "
+        "takes it for a head if that says so, without page_fixed_fake_head(): all base pages of struct pages are "
+        "the first one, with the head in it (d863a12108f2)",
+        since=KernelVersion(6, 17),
+        until=KernelVersion(7, 1),
+        fix="mm/hugetlb: remove fake head pages",
+        seen="6.18.44; right on 6.1.192, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.OPTIMISED_POOL_KILLS,
+        summary="a pool that takes all memory and gives struct pages back has a process killed for want of memory, "
+        "and the kernel panics where none may be killed",
+        example="2 GiB, vm.hugetlb_optimize_vmemmap=1, min_free_kbytes 131072, nr_hugepages 1000000: the pool gets "
+        "868 pages of 2M, and a process with 64 MiB is killed",
+        cause="__hugetlb_vmemmap_optimize_folio() takes a base page for each huge page with GFP_KERNEL, when the "
+        "pool has all pages and none has given any back; before c0b495b91a47, which moved that, it was "
+        "__GFP_NORETRY, too, and who got no page went on with the one that was there",
+        since=KernelVersion(7, 1),
+        brought_to=_VMEMMAP_WALK_BACKPORTS,
+        seen="6.12.117, 7.3.4; right on 6.1.176",
+    ),
+    KnownIssue(
+        quirk=Quirk.DEMOTED_PARTS_LOSE_MEMORY,
+        summary="pages that demotion makes of one that gave back its struct pages keep theirs, and as many base "
+        "pages are lost when they are freed",
+        example="1 page of 1G with vm.hugetlb_optimize_vmemmap=1 is demoted: of 512 pages of 2M 511 keep 8 base "
+        "pages of struct pages, not 1; all are freed: 3577 base pages, 14 MiB, are gone, and the log has `WARNING: "
+        "CPU: 0 PID: 134 at kernel/jump_label.c:282 static_key_dec_not_one`. With init_on_alloc=1 each page of 2M "
+        "that gave them back and is freed is told to be bad: `corrupted mapping in tail page`. With init_on_alloc=0"
+        " others get such memory, and where a page of 1G is to be taken instead the kernel panics: `NULL pointer "
+        "dereference`, `isolate_or_dissolve_huge_page+0xc8/0x2c0`",
+        cause="vmemmap_restore_pte() copies the base page that is mapped there (mm/hugetlb_vmemmap: fix incorrect "
+        "vmemmap restore in rollback), which is that of the head where 622026e87c40 has not given the tails one of "
+        "their own: each part begins with the flag that the head had. So it passes for optimised already, and is "
+        "made whole once more when it is freed, over the base pages that it has. What was no part keeps the type "
+        "of a huge page there, and alloc_contig_range() takes base pages for one, which have no hstate",
+        since=None,
+        brought_to=_VMEMMAP_WALK_BACKPORTS,
+        reported="7.1 and later have 622026e87c40, and never had it; 6.18.51 was not run",
+        seen="6.12.117; right on 6.1.176, 6.12.107, 6.18.15, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.LEFT_PAGE_UNTOLD,
+        summary="move_pages(2) tells of one page less than it has left, and of none where it is one that is held",
+        example="a page of 2M in a pipe (vmsplice(2)), move_pages(2) to another node: 0 instead of 1, and the page "
+        "stays where it is",
+        cause="move_pages_and_store_status() adds the pages that were not tried less the one at which the call "
+        "ends, and at the end of the list there is none (5984fabb6e82)",
+        since=KernelVersion(5, 6),
+        until=KernelVersion(6, 1),
+        fix="migrate: fix syscall move_pages() return value for failure",
+        seen="5.10.223; right on 6.1.176, 7.3.4",
+    ),
+)

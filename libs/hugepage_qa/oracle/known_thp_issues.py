@@ -1,12 +1,10 @@
-"""Known kernel bugs in transparent huge pages of a running machine; ``known_issues`` holds those of boot parameters."""
+"""Known kernel bugs in transparent huge pages, and in files in large folios, of a running machine."""
 
-from collections.abc import Mapping
-
-from hugepage_qa.oracle.known_issues import KnownIssue, Quirk
+from hugepage_qa.oracle.known_issues import KnownIssue, Quirk, by_quirk
 from hugepage_qa.version import KernelVersion
 
-THP_ISSUES: Mapping[Quirk, KnownIssue] = {
-    Quirk.BALANCED_PAGES_MISSED: KnownIssue(
+THP_ISSUES = by_quirk(
+    KnownIssue(
         quirk=Quirk.BALANCED_PAGES_MISSED,
         summary="a huge page that NUMA balancing waits for a fault on, or that nobody may access, is missing from Rss "
         "and AnonHugePages in smaps, and move_pages() tells EFAULT instead of its node",
@@ -21,7 +19,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 4, 13),),
         seen="6.1.192; right on 7.3.4",
     ),
-    Quirk.WITHIN_SIZE_PASSED: KnownIssue(
+    KnownIssue(
         quirk=Quirk.WITHIN_SIZE_PASSED,
         summary="shmem_enabled=within_size gives a memfd a PMD-sized page that reaches beyond its end",
         example="memfd of 1 MiB, mapped where a page of 2 MiB fits, shmem_enabled=within_size, only "
@@ -32,7 +30,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 19),
         seen="6.19.6, 7.3.4; right on 6.1.192, 6.12.107, 6.16.3, 6.18.15",
     ),
-    Quirk.COMPACTION_ENDS_AT_LARGE_FOLIO: KnownIssue(
+    KnownIssue(
         quirk=Quirk.COMPACTION_ENDS_AT_LARGE_FOLIO,
         summary="compaction of a zone ends at a large folio of a file that somebody holds: what lies behind it stays "
         "fragmented",
@@ -45,7 +43,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 9),
         seen="6.12.117, 7.3.4; right on 6.1.192",
     ),
-    Quirk.DIRTY_LOST_AT_UNMAP: KnownIssue(
+    KnownIssue(
         quirk=Quirk.DIRTY_LOST_AT_UNMAP,
         summary="what was written to a huge page of shared memory that was mapped to be read first is lost when it is "
         "unmapped and its memory reclaimed",
@@ -59,7 +57,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 1, 191), KernelVersion(6, 12, 114)),
         seen="6.12.107; right on 6.1.192, 6.12.117, 7.3.4",
     ),
-    Quirk.PIPE_SHOWS_LATER_WRITES: KnownIssue(
+    KnownIssue(
         quirk=Quirk.PIPE_SHOWS_LATER_WRITES,
         summary="a huge page, or memory in swap, that one of parent and child gave to a pipe and unmapped shows there "
         "what the other one writes later",
@@ -73,7 +71,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="3bff7e3f1f16 (5.18), and for swap c145e0b47c77 (5.18) (CVE-2020-29374)",
         seen="5.10.223; right on 6.1.192, 7.3.4",
     ),
-    Quirk.MOVED_HUGE_PAGE_UNLOCKED: KnownIssue(
+    KnownIssue(
         quirk=Quirk.MOVED_HUGE_PAGE_UNLOCKED,
         summary="a huge page of locked memory that moves to another node, and one that is made of locked shared "
         "memory, is counted as locked and unevictable no more, until reclaim comes across it",
@@ -87,7 +85,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="mm/rmap: improve mlock tracking for large folios (ab521b4142aa)",
         seen="6.12.117; right on 6.1.192, 7.3.4",
     ),
-    Quirk.MOVED_SHARED_PAGE_OFF_NODES: KnownIssue(
+    KnownIssue(
         quirk=Quirk.MOVED_SHARED_PAGE_OFF_NODES,
         summary="a shared huge page that moves stays in ShmemHugePages of the node that it came from, for ever, and "
         "that of the other node falls below 0 when it is given back, and reads 0",
@@ -99,32 +97,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="mm: fix shmem THP counters on migration (0b52c420350e)",
         seen="6.1.176; right on 6.12.117, 7.3.4",
     ),
-    Quirk.CUT_WITHIN_SWAP_NEVER_ENDS: KnownIssue(
-        quirk=Quirk.CUT_WITHIN_SWAP_NEVER_ENDS,
-        summary="ftruncate() of a file in a tmpfs to a size within a huge page that was swapped out as a whole never "
-        "returns, and nothing ends the process",
-        example="file of 4 MiB in a tmpfs with huge=always, filled, given MADV_PAGEOUT with swap on a device, cut off "
-        "at 2 MiB + 4 KiB: the process uses a CPU until swapoff(2) brings the page back",
-        cause="the size is set before, so that shmem_get_partial_folio() does not read the page back; "
-        "shmem_undo_range() passes over the swap entry, which begins before the range, and goes through the range of a "
-        "file that is cut off until it finds nothing there (8a1968bd997f; before, all of the entry was given back, "
-        "what lies before the end of the file, too)",
-        since=KernelVersion(6, 19),
-        brought_to=(KernelVersion(6, 12, 69), KernelVersion(6, 18, 9)),
-        seen="6.12.117, 7.3.4; right on 6.1.176",
-    ),
-    Quirk.SWAP_OF_A_PART_COUNTS_ALL: KnownIssue(
-        quirk=Quirk.SWAP_OF_A_PART_COUNTS_ALL,
-        summary="Swap in smaps of a mapping of a part of a file in a tmpfs counts all of each huge page that the part "
-        "is of and that was swapped out as a whole",
-        example="file of 2 MiB in a tmpfs with huge=always, filled, given MADV_PAGEOUT with swap on a device, two base "
-        "pages of it mapped: Swap is 2048 kB, and not 8 kB",
-        cause="shmem_partial_swap_usage() adds the pages of each entry that it meets, also those before the start of "
-        "the mapping and behind its end",
-        since=KernelVersion(6, 12),
-        seen="6.12.117, 7.3.4; right on 6.1.176",
-    ),
-    Quirk.BROKEN_PART_HANDED_OUT_AGAIN: KnownIssue(
+    KnownIssue(
         quirk=Quirk.BROKEN_PART_HANDED_OUT_AGAIN,
         summary="a huge page that somebody held when a base page of it broke, so that it could not be split, is handed "
         "out again with that base page when it was given back",
@@ -136,7 +109,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(5, 14),
         seen="6.12.117, 7.3.4, 6.1.176 on aarch64",
     ),
-    Quirk.BROKEN_RANGE_PASSED_OVER: KnownIssue(
+    KnownIssue(
         quirk=Quirk.BROKEN_RANGE_PASSED_OVER,
         summary="MADV_SOFT_OFFLINE and MADV_HWPOISON of a range return 0, and have passed over what is behind a base "
         "page of a huge page in it, as far as the huge page is long",
@@ -148,7 +121,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(4, 14),
         seen="6.12.117, 7.3.4",
     ),
-    Quirk.KEPT_PLACE_UNLOCKS_MAPPING: KnownIssue(
+    KnownIssue(
         quirk=Quirk.KEPT_PLACE_UNLOCKS_MAPPING,
         summary="a part of locked memory that is moved with MREMAP_DONTUNMAP leaves all of the old mapping unlocked, "
         "which VmLck goes on to count, also when it is unmapped",
@@ -163,7 +136,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 12, 117),),
         seen="6.1.176, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
     ),
-    Quirk.KEPT_PLACE_COUNTS_TWICE: KnownIssue(
+    KnownIssue(
         quirk=Quirk.KEPT_PLACE_COUNTS_TWICE,
         summary="locked memory that is moved as a whole with MREMAP_DONTUNMAP is counted twice in VmLck, and once when "
         "it is unmapped",
@@ -176,19 +149,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="mm/mremap: fix locked_vm leak by splitting VMA for MREMAP_DONTUNMAP (597e4b9ab48a)",
         seen="6.18.44; right on 6.1.176, 6.12.117, 7.3.4",
     ),
-    Quirk.SOFT_DIRTY_LOST_AT_SWAPOFF: KnownIssue(
-        quirk=Quirk.SOFT_DIRTY_LOST_AT_SWAPOFF,
-        summary="what was written since clear_refs was, and is in swap, is no longer soft-dirty when swapoff(2) has "
-        "brought it back",
-        example="2 huge pages, 4 written to clear_refs, the second one written, MADV_PAGEOUT: 512 base pages are "
-        "soft-dirty; swapoff(2): none is",
-        cause="unuse_pte() makes a new entry and does not take the bit of that of swap with it",
-        since=KernelVersion(3, 11),
-        until=KernelVersion(5, 19),
-        fix="mm/swapfile: fix lost swap bits in unuse_pte() (14a762dd1977)",
-        seen="5.10.223; right on 6.1.176, 6.12.117, 7.3.4",
-    ),
-    Quirk.ZEROES_LOSE_MARKS: KnownIssue(
+    KnownIssue(
         quirk=Quirk.ZEROES_LOSE_MARKS,
         summary="base pages of zeroes of a huge page that is split are soft-dirty no more and not protected by a "
         "userfaultfd any more: who tracks writes misses them",
@@ -203,7 +164,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 12, 55), KernelVersion(6, 17, 4)),
         seen="right on 6.12.117, 7.3.4",
     ),
-    Quirk.HUGE_ZEROES_UNTOLD: KnownIssue(
+    KnownIssue(
         quirk=Quirk.HUGE_ZEROES_UNTOLD,
         summary="PAGEMAP_SCAN does not tell the huge page of zeroes as PAGE_IS_PFNZERO",
         example="2 MiB of advised memory that was read alone: a scan for PAGE_IS_PFNZERO finds nothing, one for "
@@ -215,7 +176,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 12, 36), KernelVersion(6, 15, 5)),
         seen="right on 6.12.117, 7.3.4",
     ),
-    Quirk.HUGE_PAGE_OF_NO_FILE: KnownIssue(
+    KnownIssue(
         quirk=Quirk.HUGE_PAGE_OF_NO_FILE,
         summary="/proc/PID/pagemap shows the base pages of shared memory that is mapped by a huge page as such of "
         "anonymous memory, and not of a file",
@@ -228,7 +189,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(6, 1, 176),),
         seen="5.10.223; right on 6.1.176, 6.12.117, 7.3.4",
     ),
-    Quirk.EQUAL_POLICY_PASSED_OVER: KnownIssue(
+    KnownIssue(
         quirk=Quirk.EQUAL_POLICY_PASSED_OVER,
         summary="mbind(2) of shared memory does nothing where the mapping has that policy already, or none that could "
         "be taken away, although another mapping gave the memory another one",
@@ -239,7 +200,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(3, 2),
         seen="5.10.223, 6.1.176, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
     ),
-    Quirk.MERGED_RANGE_TAKES_POLICY: KnownIssue(
+    KnownIssue(
         quirk=Quirk.MERGED_RANGE_TAKES_POLICY,
         summary="mbind(2) of a part of shared memory gives its policy also to what lies beside it, where the mapping "
         "has the same one there and another mapping gave the memory another one",
@@ -251,7 +212,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         brought_to=(KernelVersion(5, 10, 110),),
         seen="5.10.223, 6.1.176, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
     ),
-    Quirk.REMOUNT_KEEPS_POLICY: KnownIssue(
+    KnownIssue(
         quirk=Quirk.REMOUNT_KEEPS_POLICY,
         summary="a tmpfs that is remounted with mpol=default keeps the policy that it had",
         example="mount with mpol=bind:1, remount with mpol=default: success, /proc/mounts shows mpol=bind:1, and huge "
@@ -261,7 +222,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(3, 9),
         seen="5.10.223, 6.1.176, 6.12.107, 6.12.117, 7.2.13, 7.3.4",
     ),
-    Quirk.MOVE_OF_A_PART_NEVER_ENDS: KnownIssue(
+    KnownIssue(
         quirk=Quirk.MOVE_OF_A_PART_NEVER_ENDS,
         summary="UFFDIO_MOVE of a part of a huge page that is pinned never ends, until a signal ends the process",
         example="a base page of a huge page that is a buffer of io_uring: the process uses a whole CPU, and is not "
@@ -274,20 +235,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         backports=(KernelVersion(7, 3, 4),),
         seen="6.12.117, 7.2.13; right on 7.3.4",
     ),
-    Quirk.REFUSALS_WITH_SWAP_UNCOUNTED: KnownIssue(
-        quirk=Quirk.REFUSALS_WITH_SWAP_UNCOUNTED,
-        summary="memory.memsw.failcnt of a group of version 1 stays 0, whatever its limit of memory and swap refuses",
-        example="limits of memory and of memory and swap of 9 MiB, 8 MiB used: a huge page more is base pages, and "
-        "memory.memsw.failcnt is 0",
-        cause="page_counter_try_charge() counts what is refused where track_failcnt says so, which "
-        "mem_cgroup_css_alloc() sets for the counter of memory alone (page_counter: track failcnt only for legacy "
-        "cgroups)",
-        since=KernelVersion(6, 15),
-        until=KernelVersion(7, 3),
-        fix="not identified: 6.18.44 has the bug; the sources of 7.3.4 set track_failcnt for memory and swap, too",
-        seen="6.18.44; right on 6.1.176, 6.12.117",
-    ),
-    Quirk.HOLE_STAYS_DIRTY: KnownIssue(
+    KnownIssue(
         quirk=Quirk.HOLE_STAYS_DIRTY,
         summary="a hole with all that was dirty in a large folio of an ext4 leaves the rest of it counted as dirty by "
         "cachestat(2), whatever writes the file back, though it is clean and can be dropped",
@@ -299,19 +247,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         fix="not identified: 6.18.44 has the bug, 7.3.4 has not",
         seen="6.18.44; right on 7.3.4",
     ),
-    Quirk.PRIVATE_SWAP_UNTOLD: KnownIssue(
-        quirk=Quirk.PRIVATE_SWAP_UNTOLD,
-        summary="smaps shows no swap of a file in a tmpfs that is mapped private and may be written",
-        example="file of 4 MiB in a tmpfs that is swapped out, mapped private and writable: Swap is 0 kB, and 4096 kB "
-        "where it may be read alone",
-        cause="smaps_pte_hole() has shmem_partial_swap_usage() look at addresses where it takes places in the file "
-        "(48131e03ca4e)",
-        since=KernelVersion(4, 5),
-        until=KernelVersion(5, 16),
-        fix="02399c880239 (5.16)",
-        seen="5.10.223; right on 6.1.192",
-    ),
-    Quirk.EXCLUSIVE_BY_FIRST_PAGE: KnownIssue(
+    KnownIssue(
         quirk=Quirk.EXCLUSIVE_BY_FIRST_PAGE,
         summary="pagemap tells of every base page of a huge page that is mapped as a whole whether this process alone "
         "has the first one mapped",
@@ -323,28 +259,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 15),
         seen="6.16.3, 7.3.4; right on 6.12.117",
     ),
-    Quirk.CLOSING_UNMAPS_SHARED: KnownIssue(
-        quirk=Quirk.CLOSING_UNMAPS_SHARED,
-        summary="UFFDIO_RWPROTECT of shared memory in a huge page takes it out of the page table instead of "
-        "closing it, and no access is told",
-        example="2 MiB of shared memory in a huge page, UFFDIO_RWPROTECT: bit 57 of pagemap is set of no base "
-        "page, Rss is 0, and a write goes on without a message",
-        cause="change_pmd_range() splits a huge page of a file to close it, by which it is unmapped; "
-        "UFFDIO_WRITEPROTECT leaves markers there, and UFFDIO_RWPROTECT has none",
-        since=KernelVersion(7, 3),
-        seen="7.3.4",
-    ),
-    Quirk.MERGING_ENDS_PROTECTION: KnownIssue(
-        quirk=Quirk.MERGING_ENDS_PROTECTION,
-        summary="memory that userfaultfd protects, or that is closed, is neither any more where KSM has merged it, and "
-        "no access is told",
-        example="2 MiB in base pages or a huge page, UFFDIO_WRITEPROTECT, merged with equal pages: bit 57 of pagemap "
-        "is set of no base page, and a write goes on without a message",
-        cause="replace_page() makes the new entry of vm_page_prot, without the bit of the old one (f45ec5ff16a7)",
-        since=KernelVersion(5, 7),
-        seen="6.1.176, 6.12.117, 7.3.4",
-    ),
-    Quirk.MERGING_ENDS_SOFT_DIRTY: KnownIssue(
+    KnownIssue(
         quirk=Quirk.MERGING_ENDS_SOFT_DIRTY,
         summary="memory that was written since clear_refs was is soft-dirty no more where KSM has merged it: who saves "
         "what was written leaves it out",
@@ -354,18 +269,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(3, 11),
         seen="6.1.176, 6.12.117, 7.3.4",
     ),
-    Quirk.MOVED_SWAP_STAYS_PROTECTED: KnownIssue(
-        quirk=Quirk.MOVED_SWAP_STAYS_PROTECTED,
-        summary="protected memory that UFFDIO_MOVE moves is protected where it was missing, too, if it is in swap",
-        example="512 base pages, UFFDIO_WRITEPROTECT, swapped out, moved to where nothing was protected: bit 57 of "
-        "pagemap is set of all, and a write is told where the range is registered for that; of what is not in swap "
-        "neither",
-        cause="move_swap_pte() puts the entry in place as it is, where move_present_ptes() makes a new one "
-        "(adef440691ba)",
-        since=KernelVersion(6, 8),
-        seen="6.12.117, 7.3.4",
-    ),
-    Quirk.MOVED_TABLES_NOT_SOFT_DIRTY: KnownIssue(
+    KnownIssue(
         quirk=Quirk.MOVED_TABLES_NOT_SOFT_DIRTY,
         summary="memory that mremap() moves with its page tables is not soft-dirty at the new address: who saves what "
         "was written since is not told that something else is there",
@@ -377,7 +281,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(5, 0),
         seen="6.1.176, 6.12.117, 7.3.4",
     ),
-    Quirk.SMALLER_COLLAPSE_MEETS_OWN_REFERENCES: KnownIssue(
+    KnownIssue(
         quirk=Quirk.SMALLER_COLLAPSE_MEETS_OWN_REFERENCES,
         summary="khugepaged leaves base pages that a smaller size would fit, where a page of a larger enabled size "
         "cannot be made for one behind them that has to stay",
@@ -388,18 +292,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(7, 3),
         seen="7.3.4",
     ),
-    Quirk.UNMAPPING_OPENS_SHARED: KnownIssue(
-        quirk=Quirk.UNMAPPING_OPENS_SHARED,
-        summary="base pages of shared memory that UFFDIO_RWPROTECT closed are open once reclaim, or a collapse of "
-        "their file for another mapping, has unmapped them, and no access is told",
-        example="2 MiB of shared memory in base pages, UFFDIO_RWPROTECT, MADV_PAGEOUT, or MADV_COLLAPSE by another "
-        "process: bit 57 of pagemap is set of 512 base pages before it, and of none after it",
-        cause="cond_install_uffd_wp_ptes(), by which try_to_unmap_one() leaves a marker in place of what has no swap "
-        "entry, does so for UFFDIO_WRITEPROTECT alone",
-        since=KernelVersion(7, 3),
-        seen="7.3.4",
-    ),
-    Quirk.BUFFER_NOT_CLEARED: KnownIssue(
+    KnownIssue(
         quirk=Quirk.BUFFER_NOT_CLEARED,
         summary="a buffer of /dev/udmabuf of what fallocate() allocated of shared memory shows what others had there "
         "before, and what is written to it is lost at the first access through the file",
@@ -410,7 +303,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 11),
         seen="6.12.117, 7.3.4",
     ),
-    Quirk.BUFFER_TAKES_BROKEN: KnownIssue(
+    KnownIssue(
         quirk=Quirk.BUFFER_TAKES_BROKEN,
         summary="a buffer of /dev/udmabuf is made of a page of a memfd that broke, shared memory or of the pool, and "
         "shows it",
@@ -421,66 +314,7 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 11),
         seen="6.12.117, 7.3.4",
     ),
-    Quirk.ZEROED_MEMORY_COMES_BACK: KnownIssue(
-        quirk=Quirk.ZEROED_MEMORY_COMES_BACK,
-        summary="memory that came back while zswap took it, and was zeroed and swapped out again, holds what it held "
-        "before, when zswap has made room",
-        example="a page of 42, read by a thread while MADV_PAGEOUT has zswap take it, zeroed, swapped out again, "
-        "max_pool_percent 0: its bytes are 42",
-        cause="swap_writeout() of zeroes returns before zswap_store(), which would replace or drop what zswap has of "
-        "them, and zswap_writeback_entry() takes that for the latest (0ca0c24e3211)",
-        since=KernelVersion(6, 12),
-        seen="6.12.117, 7.3.4",
-    ),
-    Quirk.GUARDING_PROTECTED_NEVER_ENDS: KnownIssue(
-        quirk=Quirk.GUARDING_PROTECTED_NEVER_ENDS,
-        summary="MADV_GUARD_INSTALL never returns where userfaultfd write-protects shared memory, or a file of a tmpfs",
-        example="a base page of a memfd, UFFDIO_WRITEPROTECT, MADV_GUARD_INSTALL: the process uses a CPU until a "
-        "signal ends it, by process_madvise(2) until SIGKILL or another one that nobody handles does; of anonymous "
-        "memory it returns at once",
-        cause="guard_install_pte_entry() wants zap_vma_range() to clear whatever is no guard, which leaves a marker "
-        "of what userfaultfd protects, or makes one (zap_nonpresent_ptes(), zap_install_uffd_wp_if_needed()); each "
-        "retry finds it (f807123d578d)",
-        since=KernelVersion(6, 15),
-        seen="7.3.4",
-    ),
-    Quirk.BAD_BLOCK_TAKES_NEIGHBOURS: KnownIssue(
-        quirk=Quirk.BAD_BLOCK_TAKES_NEIGHBOURS,
-        summary="a block of swap that cannot be read takes what is read ahead with it: good pages beside it cannot be "
-        "read, either",
-        example="64 base pages in swap, of which the blocks of 40 can be read, and MADV_WILLNEED of all: 32 can be "
-        "read, and the others get SIGBUS. With page-cluster 3 and 5 faults that read ahead lose some, too",
-        cause="swap_add_folio() puts up to 32 folios into one bio, and swap_read_end() leaves all of them without what "
-        "they held when one block fails; before, each folio had a bio of its own",
-        since=KernelVersion(7, 3),
-        seen="7.3.4; right on 6.12.117, 6.16.3; none between was run",
-    ),
-    Quirk.UNREADABLE_SWAP_COUNTED_TWICE: KnownIssue(
-        quirk=Quirk.UNREADABLE_SWAP_COUNTED_TWICE,
-        summary="a file of a tmpfs that cannot be read from swap cannot be emptied by ftruncate(), and what it has in "
-        "swap falls below 0 where it can",
-        example="2 MiB in swap on a device that fails: 512 base pages cannot be read; ftruncate(0), which leaves them "
-        "there: a write of the file fails with EIO as before. With a base page that was read before, or punched out, "
-        "the file is empty, and Swap in smaps is 18014398509479936 kB; when it is swapped out again swapoff(2) never "
-        "returns (7.3.4)",
-        cause="shmem_set_folio_swapin_error() takes what cannot be read off alloced and swapped, and leaves a marker "
-        "in its place. shmem_setattr() does nothing where alloced is 0, and shmem_undo_range() counts the marker as "
-        "taken from swap again",
-        since=KernelVersion(5, 19),
-        seen="6.12.117, 7.3.4",
-    ),
-    Quirk.SWAP_BY_FIRST_PAGE: KnownIssue(
-        quirk=Quirk.SWAP_BY_FIRST_PAGE,
-        summary="mincore(2) and MADV_WILLNEED take the first base page of shared memory that was swapped out as a "
-        "whole huge page for each of them: one is brought, and all are told to be in memory",
-        example="2 MiB of a tmpfs with huge=always, swapped to a device, MADV_WILLNEED of a base page in its middle: "
-        "the first one comes, and mincore() tells of 512; of all: one comes, and who reads them has major faults",
-        cause="mincore_page(), by filemap_get_incore_folio() in 6.12, and shmem_swapin_range() use the entry of a huge "
-        "page in swap as it is, where shmem_swapin_folio() adds the number of the base page to it",
-        since=KernelVersion(6, 12),
-        seen="6.12.117, 7.3.4",
-    ),
-    Quirk.DIRECT_WRITE_ENDS_GUARDS: KnownIssue(
+    KnownIssue(
         quirk=Quirk.DIRECT_WRITE_ENDS_GUARDS,
         summary="a write by O_DIRECT to a file in large folios ends the guards of all mappings of the file in each "
         "folio that it writes a part of, beside what is written, too",
@@ -492,41 +326,4 @@ THP_ISSUES: Mapping[Quirk, KnownIssue] = {
         since=KernelVersion(6, 15),
         seen="7.3.4",
     ),
-    Quirk.POISON_OF_SHARED_LOST: KnownIssue(
-        quirk=Quirk.POISON_OF_SHARED_LOST,
-        summary="shared memory that UFFDIO_POISON poisoned is not poisoned any more when its file was collapsed, by "
-        "whichever mapping, nor in a child",
-        example="2 MiB of shared memory in base pages, MADV_DONTNEED and UFFDIO_POISON of one, MADV_COLLAPSE by the "
-        "process or another one: it reads what was there, and no SIGBUS; so does a child without any collapse; with "
-        "anonymous memory MADV_COLLAPSE is refused, and both get SIGBUS",
-        cause="file_backed_vma_is_retractable() and vma_needs_copy() know that the page tables of a file hold what "
-        "cannot be had from it where it is protected by userfaultfd, or may have guards, and not where there are "
-        "markers of poison",
-        since=KernelVersion(6, 6),
-        seen="6.12.117, 7.3.4",
-    ),
-    Quirk.COLLAPSE_MAPS_UNTOLD: KnownIssue(
-        quirk=Quirk.COLLAPSE_MAPS_UNTOLD,
-        summary="MADV_COLLAPSE maps all of a huge page of shared memory whose minor faults a program handles, and no "
-        "access is told any more",
-        example="2 MiB of a memfd, mapped again with UFFDIO_REGISTER_MODE_MINOR, UFFDIO_CONTINUE of the first base "
-        "page, MADV_COLLAPSE there: the second one is read without a message; MADV_COLLAPSE of the other mapping "
-        "alone leaves all to be told",
-        cause="try_collapse_pte_mapped_thp(), collapse_pte_mapped_thp() in 6.12, maps the huge page over entries "
-        "that are empty, and refuses where userfaultfd protects alone",
-        since=KernelVersion(6, 1),
-        seen="6.1.176, 6.12.117, 7.3.4",
-    ),
-    Quirk.PART_OF_SHARED_UNTOLD: KnownIssue(
-        quirk=Quirk.PART_OF_SHARED_UNTOLD,
-        summary="PAGEMAP_SCAN that protects a part of a huge page of shared memory, and asks for what is present and "
-        "written, tells nothing of it, protects nothing, and unmaps all of the huge page",
-        example="2 MiB of shared memory in a huge page, UFFD_FEATURE_WP_ASYNC, written, PM_SCAN_WP_MATCHING of each "
-        "half, PAGE_IS_WRITTEN and PAGE_IS_PRESENT: 0 of 512 base pages are told; of shared base pages, of an "
-        "anonymous huge page, or asked for PAGE_IS_WRITTEN alone, 512",
-        cause="pagemap_scan_thp_entry() splits how the huge page is mapped and goes on by base pages, of which a file "
-        "has none in the page table then",
-        since=KernelVersion(6, 7),
-        seen="6.12.117, 7.3.4",
-    ),
-}
+)

@@ -14,16 +14,11 @@ from pathlib import Path
 from hugepage_qa.cases.result import Result, Verdict, one_line
 from hugepage_qa.durable import write_durably
 from hugepage_qa.errors import InputError
-from hugepage_qa.oracle.known_issues import KNOWN_ISSUES
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
+from hugepage_qa.oracle.issue_tables import ALL_ISSUES
 from hugepage_qa.schema import build, read_document
 
 #: lines at the end of an evidence that are kept, and characters of each: a machine's last words tell why it ended
 _EVIDENCE_LINES, _EVIDENCE_WIDTH = 40, 160
-
-_ISSUES = tuple(issue for issues in (KNOWN_ISSUES, POOL_ISSUES, MEMORY_ISSUES, THP_ISSUES) for issue in issues.values())
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ def _difference(result: Result) -> Difference:
 
 def _issues_in(reason: str) -> Iterator[str]:
     """Yield the known issues that ``reason`` tells of, by name or in their own words."""
-    for issue in _ISSUES:
+    for issue in ALL_ISSUES.values():
         name = issue.quirk.value
         if one_line(issue.summary) in reason or re.search(rf"(?<![\w-]){name}(?![\w-])", reason):
             yield name

@@ -5,13 +5,17 @@ import re
 
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, Quirk
 from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
+from hugepage_qa.oracle.known_swap_issues import SWAP_ISSUES
 from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
+from hugepage_qa.oracle.known_userfault_issues import USERFAULT_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 
 #: what stands before the first heading is recorded beside the list itself
 RECORDED = {
     "": KNOWN_ISSUES,
     "known_thp_issues.py": THP_ISSUES,
+    "known_swap_issues.py": SWAP_ISSUES,
+    "known_userfault_issues.py": USERFAULT_ISSUES,
     "pool/known_pool_issues.py": POOL_ISSUES,
     "known_memory_issues.py": MEMORY_ISSUES,
 }

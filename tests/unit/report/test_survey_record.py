@@ -10,10 +10,8 @@ from ci.build_docs import render_survey
 from hugepage_qa.cases.expectations import KnownBug
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
-from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
+from hugepage_qa.oracle.issue_tables import ALL_ISSUES
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.report.survey_record import (
     Amounts,
     Measured,
@@ -26,9 +24,8 @@ from hugepage_qa.report.survey_record import (
 
 MEASURED = Measured("6.12.107+deb13-amd64", "0" * 12, "a" * 12, Amounts(20, 400, 1))
 DAY = date(2026, 11, 23)
-COUNT = KNOWN_ISSUES[Quirk.COUNT_NOT_RESERVED]
-FORK = POOL_ISSUES[Quirk.FORK_LOSES_PAGES]
-ISSUES = {**KNOWN_ISSUES, **POOL_ISSUES, **MEMORY_ISSUES, **THP_ISSUES}
+COUNT = ALL_ISSUES[Quirk.COUNT_NOT_RESERVED]
+FORK = ALL_ISSUES[Quirk.FORK_LOSES_PAGES]
 RESULTS = [
     Result("/pool/b", Verdict.FAIL, ("nr: expected `1`", "found\n2\udcff"), 1.0, "\n".join(map(str, range(99)))),
     Result("/memory/fork/1G", Verdict.KNOWN, (str(KnownBug(FORK)),)),
@@ -69,9 +66,9 @@ def test_issues_are_found_by_name_and_by_their_words() -> None:
     assert issues["/random/2M"] == ("demote-takes-reserved", "fork-loses-pages")
 
 
-@pytest.mark.parametrize("quirk", ISSUES)
+@pytest.mark.parametrize("quirk", ALL_ISSUES)
 def test_every_issue_is_found_and_no_other_with_it(quirk: Quirk) -> None:
-    issue = ISSUES[quirk]
+    issue = ALL_ISSUES[quirk]
     for reason in (str(KnownBug(issue)), issue.summary):
         (one,) = record(results=[Result("/a", Verdict.KNOWN, (reason,))]).differences
         assert one.issues == (quirk.value,)

@@ -25,8 +25,8 @@ from hugepage_qa.kernel.uapi import (
     MAP_FIXED,
     MAP_HUGETLB,
 )
+from hugepage_qa.oracle.issue_tables import ALL_ISSUES
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.process.actor import Came, Fault
 from hugepage_qa.version import KernelVersion
 
@@ -116,7 +116,7 @@ class Rival:
         """Tell whether this kernel can do it, and is not spoiled by it."""
         if self.since is not None and version < self.since:
             return False
-        return not any(POOL_ISSUES[quirk].applies_to(version, architecture) for quirk in self.known)
+        return not any(ALL_ISSUES[quirk].applies_to(version, architecture) for quirk in self.known)
 
 
 def _advise(*advices: int) -> Act:

@@ -7,10 +7,7 @@ import pytest
 
 from hugepage_qa.cases.upstream.reproduction import BugReport, bug_reports
 from hugepage_qa.errors import InputError
-from hugepage_qa.oracle.known_issues import KNOWN_ISSUES
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
-from hugepage_qa.oracle.known_thp_issues import THP_ISSUES
-from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
+from hugepage_qa.oracle.issue_tables import ALL_ISSUES
 from hugepage_qa.process.static_program import NAMES, build_static, compilers
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
@@ -18,8 +15,7 @@ from hugepage_qa.version import KernelVersion
 PAGE = Path(__file__).parents[4] / "docs" / "upstream-reports.md"
 REPORTS = bug_reports()
 PROGRAMS = [report.program for report in REPORTS.values() if report.program]
-TABLES = (KNOWN_ISSUES, POOL_ISSUES, MEMORY_ISSUES, THP_ISSUES)
-ISSUES = {issue.quirk.value: issue for issues in TABLES for issue in issues.values()}
+ISSUES = {quirk.value: issue for quirk, issue in ALL_ISSUES.items()}
 #: Debian's, on x86_64
 KERNELS = ("6.1.192", "6.12.107", "7.3.4")
 OF_SHARED_TABLES = ("fork-loses-pages", "smaps-shows-shared", "move-waits-for-itself")

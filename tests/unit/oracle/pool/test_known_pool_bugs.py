@@ -7,8 +7,8 @@ import pytest
 from tests.unit.oracle.pool.machines import LARGE, SMALL, counters, pool_machine, run
 
 from hugepage_qa.oracle import pool as hugetlb_pool
+from hugepage_qa.oracle.issue_tables import ALL_ISSUES
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES, pool_issues_of
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_setup import (
@@ -128,7 +128,6 @@ PROGRAMS: dict[Quirk, tuple[str, int, Program]] = {
 }
 
 NONE = (0, 0, 0, 0)
-ISSUES = {**POOL_ISSUES, **MEMORY_ISSUES}
 #: outcome of the last operation, counters of 2M and of 1G: on a right kernel, on one with the bug
 RESULTS: dict[Quirk, tuple[tuple[Outcome, tuple[int, ...], tuple[int, ...]], ...]] = {
     Quirk.DEMOTE_TAKES_RESERVED: (("ok", (1024, 1024, 0, 0), (1, 1, 1, 0)), ("ok", (1536, 1536, 0, 0), (0, 0, 1, 0))),
@@ -303,11 +302,11 @@ def test_a_mended_kernel_does_right() -> None:
 def test_branches_get_bugs_and_fixes_with_backports(quirk: Quirk, having: str, lacking: str) -> None:
     for versions, has_it in ((having, True), (lacking, False)):
         for version in versions.split():
-            assert ISSUES[quirk].applies_to(KernelVersion.parse(version)) == has_it, version
+            assert ALL_ISSUES[quirk].applies_to(KernelVersion.parse(version)) == has_it, version
 
 
 def test_a_bug_of_one_architecture_is_none_of_others() -> None:
-    issue = MEMORY_ISSUES[Quirk.BROKEN_PAGE_LOST_AT_FORK]
+    issue = ALL_ISSUES[Quirk.BROKEN_PAGE_LOST_AT_FORK]
     found = {of: issue.applies_to(KernelVersion(6, 1), of) for of in ("aarch64", "x86_64", "")}
     assert found == {"aarch64": True, "x86_64": False, "": False}
     assert not issue.applies_to(KernelVersion(6, 6), "aarch64")

@@ -67,8 +67,8 @@ def _expect_scanned(live: Live, scans: int) -> None:
 
 def shared_frames(memory: Memory, other: Memory) -> int:
     """Return how many base pages of the one have the frame of the same base page of the other."""
-    frames = zip(memory.present_frames(memory.pages), other.present_frames(other.pages), strict=False)
-    return sum(one == another for one, another in frames)
+    pairs = zip(_frames(memory), _frames(other), strict=True)
+    return sum(frame == another for frame, another in pairs if frame)
 
 
 def merged_pages(memory: Memory, other: Memory) -> set[int]:

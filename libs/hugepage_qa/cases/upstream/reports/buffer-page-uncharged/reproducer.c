@@ -2,8 +2,7 @@
 /*
  * A udmabuf of a hole of a hugetlb memfd takes a page beyond hugetlb.max of the group, which is not charged for it.
  *
- * cc -static -o reproducer reproducer.c; root, room for a page of the default size; the hugetlb controller in version 2
- * of control groups, /dev/udmabuf.
+ * cc -static -o reproducer reproducer.c; root, room for a page, hugetlb in version 2 of control groups, /dev/udmabuf.
  * Exit code: 0 the kernel is right, 1 it has the bug, 2 that cannot be tried here.
  */
 #define _GNU_SOURCE
@@ -45,10 +44,10 @@ int main(void)
 		return perror("cannot be tried here: a hugetlb memfd"), 2;
 	sprintf(limit, "group/hugetlb.%ldMB.max", (long)status.st_blksize >> 20);
 	sprintf(current, "group/hugetlb.%ldMB.current", (long)status.st_blksize >> 20);
-	if (!mkdtemp(point) || mount("none", point, "cgroup2", 0, NULL) || chdir(point) || mkdir("group", 0700))
+	if (!mkdtemp(point) || mount("none", point, "cgroup2", 0, NULL) || chdir(point) || umount2(point, MNT_DETACH) ||
+	    rmdir(point) || mkdir("group", 0700))
 		return perror("cannot be tried here: control groups"), 2;
-	while (!set("cgroup.subtree_control", "+hugetlb") && left--)
-		usleep(100000);
+	for (; !set("cgroup.subtree_control", "+hugetlb") && left; left--, usleep(100000));
 	if (!set(limit, "0") || !set("group/cgroup.procs", "0") ||
 	    mmap(NULL, status.st_blksize, PROT_READ, MAP_SHARED, file, 0) == MAP_FAILED)
 		return perror("cannot be tried here: a limit, memory of a page of the pool"), 2;
@@ -56,5 +55,6 @@ int main(void)
 	printf("UDMABUF_CREATE of a hole of a memfd in a group whose hugetlb.max is 0, with %d page\n", had);
 	printf("expected: it fails\nfound: it %s, and the group is charged %ld\n", buffer < 0 ? "fails" : "is made",
 	       number(current));
+	set("cgroup.procs", "0"), rmdir("group"), set("/proc/sys/vm/nr_hugepages", "0");
 	return device < 0 || had < 1 ? 2 : buffer >= 0;
 }

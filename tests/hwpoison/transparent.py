@@ -6,19 +6,19 @@ import os
 import signal
 from contextlib import suppress
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.broken_memory import (
-    EHWPOISON,
     break_page,
     expect_broken,
     expect_flag,
     mend,
     need_memory_failure,
-    need_mending,
     out_of_use,
 )
+from hugepage_qa.cases.broken_while_held import answer_of_unsplit, need_to_get_it_back, tmpfs_page_broken_while_held
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.checked_pages import checks_pages
+from hugepage_qa.cases.file_transfers import READING_CALLS, expect_read_by
 from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
@@ -40,7 +40,6 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import MIB
-from hugepage_qa.version import KernelVersion
 
 HWPOISON = Area("hwpoison/transparent", sizes=Sizes.ONCE, uncleared=True)
 
@@ -48,8 +47,6 @@ CACHE = "madvise(2) MADV_HWPOISON; mm/memory-failure.c"
 _NEW_VALUE = 77
 #: bytes of huge pages, of which the first one is mostly the one that was given back last
 _MANY = 256 * MIB
-#: memory_failure() returns EHWPOISON where a huge page cannot be split
-_TELLS_ALL = KernelVersion(6, 11)
 SPLIT = "mm/memory-failure.c try_to_split_thp_page()"
 
 
@@ -121,9 +118,7 @@ def a_broken_part(live: Live) -> None:
     f"{SPLIT}, memory_failure(); mm/page_alloc.c __free_pages_prepare()",
 )
 def a_broken_part_of_what_was_held(live: Live) -> None:
-    need_memory_failure(live)
-    need_mending(live)
-    _need_to_get_it_back(live)
+    need_to_get_it_back(live)
     set_policy(live, "madvise")
     actor = live.actor()
     # what is given back is on the lists of a CPU, and of its node, from where it comes the next time
@@ -135,7 +130,7 @@ def a_broken_part_of_what_was_held(live: Live) -> None:
     broken = memory.size // 2
     frame = memory.pagemap([memory.address + broken])[0] & FRAME
     reader = pipe_with(live, memory)
-    live.expect_errno(_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
+    live.expect_errno(answer_of_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
     memory.unmap()
     word_from(live, actor, reader)
     others = advised(live, max(1, _MANY // memory.size), actor=actor)
@@ -194,42 +189,40 @@ def page_of_a_tmpfs(live: Live) -> None:
     since="5.16",
 )
 def broken_part_of_a_held_tmpfs_page(live: Live) -> None:
-    need_memory_failure(live)
-    need_mending(live)
-    _need_to_get_it_back(live)
-    let_only_pmd_inherit(live)
-    file = open_file(live, f"{mount_tmpfs(live, 'always')}/file")
-    memory = map_start(live, file.actor, file.descriptor, 1)
-    expect_shared(live, memory, True, "huge=always")
-    broken = memory.size // 2
-    frame = memory.pagemap([memory.address + broken])[0] & FRAME
-    reader = pipe_with(live, memory)
-    live.expect_errno(_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
-    behind = broken + live.base_page
-    for reached in (map_file(live, file.actor, file.descriptor, 1), memory.seen_by(file.actor.fork())):
-        live.expect("words that changed", 0, reached.wrong(0, broken) + reached.wrong(behind, memory.size - behind))
-        live.expect_signal(signal.SIGBUS, reached.actor.read, reached.address + broken)
-        live.expect("ShmemPmdMapped", 0, reached.smaps().shmem_pmd_mapped)
-        reached.unmap()
-    # a page that is in a file, or mapped, is not mended
-    memory.unmap()
-    file.truncate(0)
-    live.expect("the word that is in the pipe", 1, word_from(live, file.actor, reader))
-    file.actor.end()
-    # nobody else is to have it; a kernel that keeps it apart may refuse
-    with suppress(Refused):
-        mend(live, frame)
+    with tmpfs_page_broken_while_held(live) as held:
+        file, memory, broken = held.file, held.memory, held.place
+        behind = broken + live.base_page
+        for reached in (map_file(live, file.actor, file.descriptor, 1), memory.seen_by(file.actor.fork())):
+            live.expect("words that changed", 0, reached.wrong(0, broken) + reached.wrong(behind, memory.size - behind))
+            live.expect_signal(signal.SIGBUS, reached.actor.read, reached.address + broken)
+            live.expect("ShmemPmdMapped", 0, reached.smaps().shmem_pmd_mapped)
+            reached.unmap()
 
 
-def _need_to_get_it_back(live: Live) -> None:
-    """Raise CannotRun where a huge page of which a part broke is out of memory until the machine is rebooted, whole."""
-    if checks_pages(live):
-        raise CannotRun("all of a huge page of which a part broke is lost where pages are checked: see init_on_alloc=0")
-
-
-def _unsplit(live: Live) -> int:
-    """Return what madvise(2) says of a broken base page whose huge page is not split."""
-    return EHWPOISON if live.kernel_version >= _TELLS_ALL else errno.EBUSY
+@HWPOISON.case(
+    "what reads a huge page of a tmpfs that somebody held when a base page of it broke, read(2), splice(2), sendfile(2)"
+    " or copy_file_range(2), is EIO where it begins in that page, ends before it where it begins in front of it, and"
+    " gives what all others held",
+    "read(2) EIO; splice(2); sendfile(2); copy_file_range(2); mm/shmem.c shmem_file_read_iter(),"
+    " shmem_file_splice_read(), since a7605426666",
+    since="5.16",
+)
+def reads_of_a_held_tmpfs_page(live: Live) -> None:
+    base = live.base_page
+    with tmpfs_page_broken_while_held(live) as held:
+        copy = open_file(live, f"{held.point}/copy", held.file.actor)
+        for (first, length, expected), call in product(
+            (
+                (-3 * base, 8 * base, 3 * base),
+                (-WORD, 2 * WORD, WORD),
+                (0, 2 * base, -errno.EIO),
+                (base - WORD, 2 * WORD, -errno.EIO),
+                (base, 5 * base, 5 * base),
+            ),
+            READING_CALLS,
+        ):
+            with live.about(f"{call} of {length} bytes, {first} from the start of the broken page on"):
+                expect_read_by(live, call, held.file, copy, held.place + first, length, expected)
 
 
 @HWPOISON.case(

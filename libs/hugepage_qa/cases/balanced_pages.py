@@ -37,18 +37,27 @@ def waited_for(live: Live, pages: int, prepare: Callable[[Actor], object] = lamb
     Their process runs on another one: what is near is passed over by later kernels. It can ``prepare`` for that, and
     have more memory. Raises CannotRun where the kernel does not mark them.
     """
-    memory, _near, node = _far_memory(live, pages)
+    memory, _near, node = far_memory(live, pages)
     prepare(memory.actor)
+    await_marks(live, memory.actor, pages)
+    return memory, node
+
+
+def await_marks(live: Live, actor: Actor, pages: int) -> None:
+    """Have NUMA balancing look through all that ``actor`` has, until it has marked ``pages`` huge pages for a fault.
+
+    Raises CannotRun where it does not.
+    """
     marked = read_vmstat(live.host)[_MARKED]
     live.host.write(_BALANCING, "1")
     for _round in range(_ROUNDS):
-        memory.actor.compute(_SECONDS)
+        actor.compute(_SECONDS)
         if read_vmstat(live.host)[_MARKED] - marked >= pages:
             # others may have been marked so far: the rest of this address space comes within its next periods
-            memory.actor.compute(_SURE_SECONDS)
+            actor.compute(_SURE_SECONDS)
             # and what is looked at is not marked once more while a case looks at it
             live.host.write(_BALANCING, "0")
-            return memory, node
+            return
     raise CannotRun(f"NUMA balancing passes over huge pages of a process that ran for {_ROUNDS * _SECONDS:g} s")
 
 
@@ -57,7 +66,7 @@ def expect_hints_counted(live: Live, pages: int) -> None:
 
     That a page was marked is told by its move alone, so that no counter is believed. Raises CannotRun where none moves.
     """
-    memory, near, node = _far_memory(live, pages)
+    memory, near, node = far_memory(live, pages)
     each = memory.size // live.base_page
     before = _counters(live)
     moved: list[int] = []
@@ -101,7 +110,7 @@ def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, i
     return {name: after[name] - before[name] for name in _COUNTED}
 
 
-def _far_memory(live: Live, pages: int) -> tuple[Memory, int, int]:
+def far_memory(live: Live, pages: int) -> tuple[Memory, int, int]:
     """Return filled huge pages, the node on which their process runs, and the other one that they are on.
 
     Nothing is balanced yet. Raises CannotRun where no memory is far from a processor.

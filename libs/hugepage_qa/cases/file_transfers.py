@@ -1,10 +1,13 @@
 """Each call that carries what a file holds to memory, or from there into the file."""
 
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.process.actor import Actor
 
@@ -54,6 +57,38 @@ def copied(file: KnownFile, address: int, first: int, length: int) -> int:
 
 
 READS: tuple[Transfer, ...] = (read, read_in_two, spliced, sent, copied)
+
+
+#: those that ``expect_read_by`` makes
+READING_CALLS = ("pread64", "splice", "sendfile", "copy_file_range")
+
+
+def expect_read_by(
+    live: Live, call: str, file: HugeFile, copy: HugeFile, first: int, length: int, expected: int
+) -> None:
+    """Have one of ``READING_CALLS`` read ``length`` bytes of a filled file, and expect it to return ``expected``.
+
+    That is how many bytes it carried, to memory, a pipe or ``copy``, which have to be those of the file, or an errno
+    with a minus sign.
+    """
+    actor, pack = file.actor, file.actor.uapi.pack
+    buffer = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with _pipe(actor) as (reader, writer):
+        arguments: dict[str, tuple[int | bytes, ...]] = {
+            "pread64": (file.descriptor, buffer, length, first),
+            "splice": (file.descriptor, pack("Q", first), writer, 0, length, 0),
+            "sendfile": (writer, file.descriptor, pack("Q", first), length),
+            "copy_file_range": (file.descriptor, pack("Q", first), copy.descriptor, pack("Q", 0), length, 0),
+        }
+        found = actor.result(call, *arguments[call])
+        live.expect("what it returns", expected, found)
+        if found > 0:
+            if call == "copy_file_range":
+                actor.call("pread64", copy.descriptor, buffer, found, 0)
+            elif call != "pread64":
+                actor.call("read", reader, buffer, found)
+            live.expect("words of them that are others", 0, actor.check(buffer, found, WORD, 1 + first))
+    actor.call("munmap", buffer, length)
 
 
 def written_in_three(file: KnownFile, address: int, first: int, length: int) -> int:

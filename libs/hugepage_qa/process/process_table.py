@@ -15,7 +15,7 @@ _PAUSE_SECONDS = 0.01
 _EXEC_SECONDS = 2.0
 
 #: fields of proc_pid_stat(5), as ``stat_fields`` returns them; times are in ticks of the clock
-STATE, PARENT, MAJOR_FAULTS, USER_TIME, SYSTEM_TIME, START_TIME = 0, 1, 9, 11, 12, 19
+STATE, PARENT, MINOR_FAULTS, MAJOR_FAULTS, USER_TIME, SYSTEM_TIME, START_TIME = 0, 1, 7, 9, 11, 12, 19
 _DEAD = ("Z", "X")
 _USER_HZ = 100
 

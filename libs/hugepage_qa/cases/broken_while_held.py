@@ -1,0 +1,71 @@
+"""Huge pages of which a part breaks while somebody holds them, so that they are not split: they stay as they are."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, mend, need_memory_failure, need_mending
+from hugepage_qa.cases.checked_pages import checks_pages
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.pinned_pages import pipe_with, word_from
+from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs
+from hugepage_qa.kernel.uapi import MADV_HWPOISON
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Refused
+from hugepage_qa.version import KernelVersion
+
+#: memory_failure() returns EHWPOISON where a huge page cannot be split
+_TELLS_ALL = KernelVersion(6, 11)
+
+
+def need_to_get_it_back(live: Live) -> None:
+    """Raise CannotRun where a huge page of which a part broke is out of memory until the machine is rebooted, whole."""
+    need_memory_failure(live)
+    need_mending(live)
+    if checks_pages(live):
+        raise CannotRun("all of a huge page of which a part broke is lost where pages are checked: see init_on_alloc=0")
+
+
+def answer_of_unsplit(live: Live) -> int:
+    """Return what madvise(2) says of a broken base page whose huge page is not split."""
+    return EHWPOISON if live.kernel_version >= _TELLS_ALL else errno.EBUSY
+
+
+@dataclass(frozen=True)
+class BrokenPart:
+    """A file that is a filled huge page of the tmpfs at ``point``, and mapped; a base page broke at byte ``place``."""
+
+    point: str
+    file: HugeFile
+    memory: Memory
+    place: int
+
+
+@contextmanager
+def tmpfs_page_broken_while_held(live: Live) -> Iterator[BrokenPart]:
+    """Give a huge page of a tmpfs that a pipe holds, as it did when a base page amid it broke.
+
+    Raises CannotRun as ``need_to_get_it_back`` does.
+    """
+    need_to_get_it_back(live)
+    let_only_pmd_inherit(live)
+    point = mount_tmpfs(live, "always")
+    file = open_file(live, f"{point}/file")
+    memory = map_start(live, file.actor, file.descriptor, 1)
+    expect_shared(live, memory, True, "huge=always")
+    broken = memory.size // 2
+    frame = memory.pagemap([memory.address + broken])[0] & FRAME
+    reader = pipe_with(live, memory)
+    live.expect_errno(answer_of_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
+    yield BrokenPart(point, file, memory, broken)
+    # a page that is in a file, or mapped, is not mended
+    memory.unmap()
+    file.truncate(0)
+    live.expect("the word that is in the pipe", 1, word_from(live, file.actor, reader))
+    file.actor.end()
+    # nobody else is to have it; a kernel that keeps it apart may refuse
+    with suppress(Refused):
+        mend(live, frame)

@@ -1,0 +1,65 @@
+"""Memory that comes back from swap: from the nodes of its policy, wherever it was and whoever wants it."""
+
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.control_group import Version, new_group
+from hugepage_qa.cases.group_memory import leave_memory
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.memory_policy import Mode, bind, run_on, set_policy
+from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.swapped import need_swap
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import give_on_advice
+from hugepage_qa.kernel.nodes import read_nodes
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+NODES_OF_SWAPPED = Area("swap/nodes-of-swapped", sizes=Sizes.ONCE)
+
+#: of a policy: mbind(2), which goes before set_mempolicy(2)
+_OF_MAPPING, _OF_PROCESS = "its mapping", "its process"
+
+
+@NODES_OF_SWAPPED.case(
+    "a huge page, private or shared, that was swapped out comes back in memory of the node that its mapping is bound"
+    " to, or else its process, though it was on another one before, on which that process runs; it holds what it held",
+    "mbind(2); set_mempolicy(2); mm/swap_state.c swapin_readahead(), read_swap_cache_async(); mm/shmem.c"
+    " shmem_swapin_cluster()",
+    since="5.4",  # MADV_PAGEOUT
+    nodes=2,
+)
+def from_the_node_of_the_policy(live: Live) -> None:
+    nodes = read_nodes(live.host)
+    pairs = [(near, far) for near in live.nodes for far in live.nodes if near != far and nodes.each[near].cpus]
+    if not pairs:
+        raise CannotRun("no node with memory has a processor")
+    near, far = pairs[0]
+    need_memory(live, (near, far), pmd_size(live))
+    need_swap(live, 2 * pmd_size(live))
+    give_on_advice(live)
+    group = new_group(live, "memory", Version.TWO)
+    for shared, policy in product((False, True), (_OF_MAPPING, _OF_PROCESS)):
+        with live.about(f"shared {shared}, policy of {policy}"):
+            actor = live.actor()
+            run_on(actor, nodes.each[near].cpus)
+            group.add(actor)
+            set_policy(actor, Mode.BIND, [near])
+            memory = map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor, advice=MADV_HUGEPAGE)
+            memory.fill()
+            pages = memory.length // live.base_page
+            live.expect("base pages of each node before", {near: pages}, memory.numa_maps().nodes)
+            leave_memory(live, memory, group)
+            if policy == _OF_MAPPING:
+                bind(memory, [far])
+            else:
+                set_policy(actor, Mode.BIND, [far])
+            memory.expect_filled()
+            live.expect("base pages of each node", {far: pages}, memory.numa_maps().nodes)
+            actor.end()
+
+
+class NodesOfSwapped(LiveTest):
+    def test_nodes_of_swapped(self) -> None:
+        self.run_area(NODES_OF_SWAPPED)

@@ -1,0 +1,69 @@
+"""Huge pages that NUMA balancing passes over: their process runs far from them, and no access to them is to fault."""
+
+import mmap
+
+from hugepage_qa.cases.balanced_pages import await_marks, far_memory
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.process_table import MINOR_FAULTS, split_stat
+
+PASSED_OVER = Area("thp/passed-over", sizes=Sizes.ONCE)
+
+_SHARED, _OWN = 3, 3
+_NEW_VALUE = 77
+
+
+@PASSED_OVER.case(
+    "NUMA balancing waits for no fault on huge pages that a process shares with its child since fork(2), while it does"
+    " on those that the child has given back, and on the others when the child has written all of them and has copies",
+    "mm/mempolicy.c folio_can_map_prot_numa(); mm/huge_memory.c change_huge_pmd()",
+    since="6.19",  # before, huge pages that are shared were waited for as others are
+    nodes=2,
+)
+def shared_until_written(live: Live) -> None:
+    memory, _near, _node = far_memory(live, _SHARED + _OWN)
+    shared, own = memory.part(0, _SHARED), memory.part(_SHARED, _OWN)
+    child = memory.actor.fork()
+    own.seen_by(child).unmap()
+    await_marks(live, memory.actor, _OWN)
+    found = _waited_for(live, shared)
+    _need(_waited_for(live, own))
+    live.expect("pages that are shared and whose reading faulted", [], found)
+    copies = shared.seen_by(child)
+    copies.fill(_NEW_VALUE)
+    await_marks(live, memory.actor, _SHARED)
+    _need(_waited_for(live, shared))
+    memory.expect_filled()
+    copies.expect_filled(_NEW_VALUE)
+
+
+def _need(waited_for: list[int]) -> None:
+    if not waited_for:
+        raise CannotRun("NUMA balancing waits for a fault on huge pages of others alone")
+
+
+def _waited_for(live: Live, memory: Memory) -> list[int]:
+    """Read the first word of each page, and return of which pages that was a fault, though they are there."""
+    word = memory.actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # what it touches for a request, which may be marked, too, or shared with its child, faults no more after one
+    memory.actor.write(word, _NEW_VALUE)
+    found = list[int]()
+    for page in range(memory.pages):
+        before = _minor_faults(live, memory.actor)
+        live.expect(f"the first word of page {page}", 1 + page * memory.size, memory.read(page))
+        if _minor_faults(live, memory.actor) > before:
+            found.append(page)
+    return found
+
+
+def _minor_faults(live: Live, actor: Actor) -> int:
+    return int(split_stat(ObservedTree(live.host).read(f"proc/{actor.pid}/stat") or "")[MINOR_FAULTS])
+
+
+class ThpPassedOver(LiveTest):
+    def test_passed_over(self) -> None:
+        self.run_area(PASSED_OVER)

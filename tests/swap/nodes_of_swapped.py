@@ -38,6 +38,8 @@ def from_the_node_of_the_policy(live: Live) -> None:
     near, far = pairs[0]
     need_memory(live, (near, far), pmd_size(live))
     need_swap(live, 2 * pmd_size(live))
+    # what the process has besides is in swap, too: no page is to be read with another one, by the policy of before
+    live.set_knob("proc/sys/vm/page-cluster", "0")
     give_on_advice(live)
     group = new_group(live, "memory", Version.TWO)
     for shared, policy in product((False, True), (_OF_MAPPING, _OF_PROCESS)):

@@ -26,19 +26,18 @@ _NEW_VALUE = 77
 )
 def shared_until_written(live: Live) -> None:
     memory, _near, _node = far_memory(live, _SHARED + _OWN)
-    shared, own = memory.part(0, _SHARED), memory.part(_SHARED, _OWN)
-    child = memory.actor.fork()
-    own.seen_by(child).unmap()
+    shared, own = range(_SHARED), range(_SHARED, memory.pages)
+    child = memory.seen_by(memory.actor.fork())
+    child.unmap(own.start, _OWN)
     await_marks(live, memory.actor, _OWN)
-    found = _waited_for(live, shared)
-    _need(_waited_for(live, own))
+    found = _waited_for(live, memory, shared)
+    _need(_waited_for(live, memory, own))
     live.expect("pages that are shared and whose reading faulted", [], found)
-    copies = shared.seen_by(child)
-    copies.fill(_NEW_VALUE)
+    child.part(0, _SHARED).fill(_NEW_VALUE)
     await_marks(live, memory.actor, _SHARED)
-    _need(_waited_for(live, shared))
+    _need(_waited_for(live, memory, shared))
     memory.expect_filled()
-    copies.expect_filled(_NEW_VALUE)
+    child.expect_filled(_NEW_VALUE, 0, _SHARED)
 
 
 def _need(waited_for: list[int]) -> None:
@@ -46,13 +45,13 @@ def _need(waited_for: list[int]) -> None:
         raise CannotRun("NUMA balancing waits for a fault on huge pages of others alone")
 
 
-def _waited_for(live: Live, memory: Memory) -> list[int]:
-    """Read the first word of each page, and return of which pages that was a fault, though they are there."""
+def _waited_for(live: Live, memory: Memory, pages: range) -> list[int]:
+    """Read the first word of each of ``pages``, and return of which that was a fault, though they are there."""
     word = memory.actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     # what it touches for a request, which may be marked, too, or shared with its child, faults no more after one
     memory.actor.write(word, _NEW_VALUE)
     found = list[int]()
-    for page in range(memory.pages):
+    for page in pages:
         before = _minor_faults(live, memory.actor)
         live.expect(f"the first word of page {page}", 1 + page * memory.size, memory.read(page))
         if _minor_faults(live, memory.actor) > before:

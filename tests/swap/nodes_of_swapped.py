@@ -7,10 +7,10 @@ from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.group_memory import leave_memory
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_policy import Mode, bind, run_on, set_policy
-from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import give_on_advice
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun
@@ -31,25 +31,23 @@ _OF_MAPPING, _OF_PROCESS = "its mapping", "its process"
     nodes=2,
 )
 def from_the_node_of_the_policy(live: Live) -> None:
-    nodes = read_nodes(live.host)
-    pairs = [(near, far) for near in live.nodes for far in live.nodes if near != far and nodes.each[near].cpus]
-    if not pairs:
-        raise CannotRun("no node with memory has a processor")
-    near, far = pairs[0]
-    need_memory(live, (near, far), pmd_size(live))
+    near, far = two_nodes_with_room(live, 2)
+    processors = read_nodes(live.host).each[near].cpus
+    if not processors:
+        raise CannotRun(f"node {near} has memory and no processor")
     need_swap(live, 2 * pmd_size(live))
     # what the process has besides is in swap, too: no page is to be read with another one, by the policy of before
     live.set_knob("proc/sys/vm/page-cluster", "0")
-    give_on_advice(live)
     group = new_group(live, "memory", Version.TWO)
     for shared, policy in product((False, True), (_OF_MAPPING, _OF_PROCESS)):
         with live.about(f"shared {shared}, policy of {policy}"):
             actor = live.actor()
-            run_on(actor, nodes.each[near].cpus)
+            run_on(actor, processors)
             group.add(actor)
             set_policy(actor, Mode.BIND, [near])
             memory = map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor, advice=MADV_HUGEPAGE)
-            memory.fill()
+            fill_in_huge_pages(live, memory, near)
+            live.expect("bytes in huge pages before", memory.length, mapped_huge(memory))
             pages = memory.length // live.base_page
             live.expect("base pages of each node before", {near: pages}, memory.numa_maps().nodes)
             leave_memory(live, memory, group)

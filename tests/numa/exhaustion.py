@@ -1,7 +1,7 @@
 """A node that is asked for more than it has, and one whose memory is in pieces."""
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -20,6 +20,15 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 EXHAUSTION = Area("numa/exhaustion")
+
+COUNTED = (
+    "htlb_buddy_alloc_success counts the pages that there are then and none that could not be allocated, which"
+    " htlb_buddy_alloc_fail counts"
+)
+ALLOCATED = (
+    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages(), alloc_buddy_frozen_folio(),"
+    " alloc_buddy_hugetlb_folio(), HTLB_BUDDY_PGALLOC_FAIL"
+)
 #: of the blocks that a node has free after compaction, the part that a pool must get at least
 _LEAST = 0.8
 #: what nr_hugepages can hold, an unsigned long
@@ -40,8 +49,8 @@ _LARGE = 4 * GIB
 
 
 @EXHAUSTION.case(
-    "a node that is asked for more pages than it has memory gives most of it, and the machine goes on",
-    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages(), alloc_buddy_hugetlb_folio()",
+    f"a node that is asked for more pages than it has memory gives most of it, and the machine goes on; {COUNTED}",
+    ALLOCATED,
     nodes=2,
     sizes=Sizes.BUDDY,
 )
@@ -52,9 +61,11 @@ def more_than_a_node_has(live: Live) -> None:
         live.reserve(1, other)
     live.make_room()
     meminfo, blocks, used = live.node_meminfo(node), live.free_blocks(node, live.size), used_memory(live)
+    before = _vmstat(live)
     # the pages of the others are added to it before it is compared with those that there are
     live.host.write(live.pool_file("nr_hugepages", node=node), str(_LARGEST))
     found = live.pool(node).nr
+    _expect_counted(live, before, found)
     live.expect_pool(nr=found + len(others), free=found + len(others))
     live.expect_pool(node=node, nr=found, free=found)
     for other in others:
@@ -69,8 +80,8 @@ def more_than_a_node_has(live: Live) -> None:
 
 
 @EXHAUSTION.case(
-    "a machine that is asked for more pages than it has memory gives most of it, and goes on",
-    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages(), alloc_buddy_hugetlb_folio()",
+    f"a machine that is asked for more pages than it has memory gives most of it, and goes on; {COUNTED}",
+    ALLOCATED,
     sizes=Sizes.BUDDY,
 )
 def more_than_the_machine_has(live: Live) -> None:
@@ -89,12 +100,11 @@ def more_than_the_machine_has(live: Live) -> None:
     live.set_knob(MIN_FREE, str(left // KIB))
     live.make_room()
     blocks = live.free_blocks(None, live.size)
-    before = read_vmstat(ObservedTree(live.host))
+    before = _vmstat(live)
     live.host.write(live.pool_file("nr_hugepages"), str(_LARGEST))
     live.host.write(MIN_FREE, str(watermark))
-    refused = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["htlb_buddy_alloc_fail"]
-    live.expect(f"htlb_buddy_alloc_fail rose, by {refused}", True, refused > 0)
     found = live.pool().nr
+    _expect_counted(live, before, found)
     live.expect_pool(nr=found, free=found)
     least = int(_LEAST * (blocks - left // live.size))
     live.expect(f"{found} pages, at least {least}", True, found >= least)
@@ -135,6 +145,18 @@ def locked_pieces_are_put_together(live: Live) -> None:
         raise CannotRun(f"a node has more than {_LARGE >> 30} GiB, most of which would be locked")
     live.set_knob("proc/sys/vm/compact_unevictable_allowed", "1")
     _put_together(live, locked=True)
+
+
+def _vmstat(live: Live) -> dict[str, int]:
+    return read_vmstat(ObservedTree(live.host))
+
+
+def _expect_counted(live: Live, before: Mapping[str, int], found: int) -> None:
+    """Expect ``found`` pages to be counted as allocated since ``before``, and one at least as not to be had."""
+    rose = vmstat_delta(before, _vmstat(live))
+    live.expect("htlb_buddy_alloc_success", found, rose["htlb_buddy_alloc_success"])
+    refused = rose["htlb_buddy_alloc_fail"]
+    live.expect(f"htlb_buddy_alloc_fail rose, by {refused}", True, refused > 0)
 
 
 def _expect_back(live: Live, before: int, now: int, used: int) -> None:

@@ -71,7 +71,10 @@ _NOT_JUDGED_IN = {
     # whether a loop device can be read behind the end of its file, which decides whether it can be tried
     "swap/unreadable-swap": ("call pread64 6 ",),
     # UFFDIO_API: it asks for no feature
-    **dict.fromkeys(("userfaultfd/woken-threads", "userfaultfd/told-in-order"), ("call ioctl 3 3222841919 ",)),
+    **dict.fromkeys(
+        ("userfaultfd/woken-threads", "userfaultfd/signalled-threads", "userfaultfd/told-in-order"),
+        ("call ioctl 3 3222841919 ",),
+    ),
     "userfaultfd/interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),
     # whether huge pages are made is left to the kernel, and what they hold is judged
     "thp/mixed-operations": ("call pidfd_open ", "call process_madvise "),

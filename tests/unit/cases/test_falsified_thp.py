@@ -181,6 +181,8 @@ _AREAS_WITHOUT = {
     "files/guarded-on-disks",
     "files/committed-memory",
     "files/flagged-io",
+    # blocks that huge pages cannot come from
+    "thp/taken-blocks",
 }
 _OF_HUGE_PAGES = [
     one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES and one.area.name not in _AREAS_WITHOUT

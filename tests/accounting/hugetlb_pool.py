@@ -36,7 +36,7 @@ def private_pages_through_their_life(live: Live) -> None:
 )
 def shared_pages_are_counted_once(live: Live) -> None:
     ours = live.map(2, shared=True)
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     live.expect_pool(nr=2, free=2, resv=2)
     ours.touch(0, value=5)
     live.expect_pool(nr=2, free=1, resv=1)

@@ -63,7 +63,7 @@ def smaps_of_a_shared_mapping(live: Live) -> None:
     ours = live.map(2, shared=True)
     ours.touch(0)
     expect_hugetlb(live, ours, private=1)
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     live.expect("what the page holds", 1, theirs.read(0))
     theirs.touch(1)
     expect_hugetlb(live, theirs, private=1, shared=1)
@@ -82,7 +82,7 @@ def smaps_of_a_shared_mapping(live: Live) -> None:
 def smaps_of_a_shared_page_table(live: Live) -> None:
     ours = memory_of_one_table(live)
     ours.touch()
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     live.expect("what the page holds", 1, theirs.read())
     for memory in (ours, theirs):
         mapping = memory.smaps()
@@ -300,7 +300,7 @@ def pagemap_of_pages(live: Live) -> None:
         memory.touch()
         of_a_file = OF_A_FILE if is_file else 0
         expect_pagemap(live, memory, PRESENT | EXCLUSIVE | of_a_file)
-        child = memory.seen_by(memory.actor.fork()) if is_file else forked(live, memory)
+        child = memory.fork() if is_file else forked(live, memory)
         live.expect("what the child reads", 1, child.read())
         for one in (memory, child):
             expect_pagemap(live, one, PRESENT | of_a_file)

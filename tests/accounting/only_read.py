@@ -133,7 +133,7 @@ def _before_it_might_be_written(live: Live, memory: Memory) -> None:
 
 
 def _by_another_process(live: Live, memory: Memory) -> None:
-    other = memory.seen_by(memory.actor.fork())
+    other = memory.fork()
     _expect_zeroes(live, other)
     other.actor.end()
 

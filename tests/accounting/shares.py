@@ -187,7 +187,7 @@ def kinds(live: Live) -> None:
         memory = kind.make(live)
         if locked:
             memory.lock()
-        children = [memory.seen_by(memory.actor.fork()) for _child in range(processes - 1)]
+        children = [memory.fork() for _child in range(processes - 1)]
         for child in children:
             # which of it but anonymous memory it has from now on alone
             child.actor.nonzero(child.address, child.length)
@@ -211,7 +211,7 @@ def in_swap(live: Live) -> None:
     for make, processes in product((huge_pages, base_pages), _PROCESSES):
         memory = make(live, _PAGES)
         swap_out(live, memory, memory.length)
-        every = [memory, *(memory.seen_by(memory.actor.fork()) for _child in range(processes - 1))]
+        every = [memory, *(memory.fork() for _child in range(processes - 1))]
         half = memory.length // 2
         # half of it comes back to one after the other
         for back in range(processes + 1):
@@ -247,7 +247,7 @@ def shared_in_swap(live: Live) -> None:
         memory = make(live, _PAGES)
         page_all_out(live, memory)
         own = memory.length // 2 if make is _private_of_a_file else 0
-        every = [memory, *(memory.seen_by(memory.actor.fork()) for _child in range(processes - 1))]
+        every = [memory, *(memory.fork() for _child in range(processes - 1))]
         for each in every:
             with live.about(f"{make.__name__}, {processes} processes"):
                 _expect_swap(live, each, memory.length, own // processes, own)

@@ -84,7 +84,7 @@ def a_page_shared_by_fork(live: Live) -> None:
     allow_on_advice(live)
     size = pmd_size(live)
     ours = _filled(live, 1)
-    theirs = expect_change(live, {"AnonHugePages": 0}, lambda: ours.seen_by(ours.actor.fork()), _read_first)
+    theirs = expect_change(live, {"AnonHugePages": 0}, ours.fork, _read_first)
     live.expect("AnonHugePages of the parent", size, ours.smaps().anon_huge_pages)
     live.expect("AnonHugePages of the child", size, theirs.smaps().anon_huge_pages)
     theirs.touch(0, value=9)
@@ -102,7 +102,7 @@ def resident_by_status(live: Live) -> None:
     allow_on_advice(live)
     pages = 4
     ours = _filled(live, pages)
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     found = [_resident(live, memory) for memory in (ours, theirs)]
     live.expect("RssAnon of parent and child, in huge pages", [pages, pages], found)
     theirs.unmap(0, 1)
@@ -145,7 +145,7 @@ def numa_maps_of_huge_pages(live: Live) -> None:
     count = ours.length // live.base_page
     whole = {"anon": count, "dirty": count}
     live.expect("of two pages", whole, _base_pages_in_numa_maps(live, ours))
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     for whose, memory in (("parent", ours), ("child", theirs)):
         live.expect(f"of the {whose}", whole | {"mapmax": 2}, _base_pages_in_numa_maps(live, memory))
     # with base pages of its own for one huge page, the child has all of both still
@@ -158,7 +158,7 @@ def numa_maps_of_huge_pages(live: Live) -> None:
     live.expect("without the last base page of the first", rest, _base_pages_in_numa_maps(live, ours))
     ours = _filled(live, 2, shared=True)
     live.expect("of shared memory", {"dirty": count}, _base_pages_in_numa_maps(live, ours))
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     theirs.expect_filled()
     for whose, memory in (("parent", ours), ("child", theirs)):
         shared = {"dirty": count, "mapmax": 2}

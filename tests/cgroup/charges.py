@@ -125,7 +125,7 @@ def each_size_is_charged_for_itself(live: Live, group: HugetlbGroup) -> None:
 def shared_pages_are_charged_to_the_first(live: Live, group: HugetlbGroup) -> None:
     first, second = group.child("first"), group.child("second")
     ours = live.map(2, first.actor(), shared=True)
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     second.add(theirs.actor)
     ours.touch(0)
     live.expect("what the page holds", 1, theirs.read(0))

@@ -197,7 +197,7 @@ def _file_in(live: Live, group: ControlGroup) -> tuple[Memory, int]:
 def _copied(live: Live, group: ControlGroup) -> Memory:
     """Return huge pages of which a child has written one, and a part of the other."""
     memory = huge_pages_in(live, group, _PAGES)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     child.part(0).fill(7)
     child.touch(1, 7)
     child.actor.end()

@@ -232,7 +232,7 @@ def taken_out_and_put_in(live: Live, file: KnownFile) -> None:
 )
 def stored_and_written(live: Live, file: KnownFile) -> None:
     memory = file.map()
-    other = memory.seen_by(memory.actor.fork())
+    other = memory.fork()
     for first, length in parts_of_folios(live):
         file.store(other, first, length)
         file.expect(f"{length} bytes stored at {first}")

@@ -88,7 +88,7 @@ def inherited(live: Live) -> None:
 def _expect_inherited(live: Live, memory: Memory, place: tuple[int, int]) -> None:
     """Install guards in ``memory``, and expect those who are forked then to have them, each its own."""
     _advise(memory, place, MADV_GUARD_INSTALL)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     every = [memory, child, memory.seen_by(child.actor.fork())]
     for each in every:
         _expect_guarded(live, each, place)

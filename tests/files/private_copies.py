@@ -156,7 +156,7 @@ def _files(live: Live) -> Iterator[tuple[_Copied, str]]:
         for memory, page in product((first, second), sorted(copied)):
             offset = page * live.base_page
             memory.actor.fill(memory.address + offset, live.base_page, WORD, _COPY + offset)
-        private = first, second, second.seen_by(second.actor.fork())
+        private = first, second, second.fork()
         yield _Copied(live, HugeFile(live, actor, file), shared, private, copied), kind
         actor.call("ftruncate", file, 0)
         actor.end()

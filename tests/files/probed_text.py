@@ -72,7 +72,7 @@ def _expect_breakpoints(live: Live, huge: str, pages: int) -> None:
     late, longer = _map_text(live, path, 2), _map_text(live, path, 1)
     moved = longer.actor.call("mremap", longer.address, size, 2 * size, MREMAP_MAYMOVE, 0)
     longer = Memory(live, longer.actor, moved % (1 << 64), 2, size)
-    child = early.seen_by(early.actor.fork())
+    child = early.fork()
     texts = {"mapped before": early, "mapped after": late, "made longer": longer, "of a child": child}
     for name, text in texts.items():
         with live.about(f"text {name}"):

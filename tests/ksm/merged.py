@@ -220,7 +220,7 @@ _LOSSES = (_write, _give_back, _unmap, _collapse, _protect, _move, _unmerge)
 )
 def parts_not_to_be_merged(live: Live) -> None:
     memory, equal = _merged_pair(live)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     count, half = base_page_count(live, memory), memory.size // live.base_page // 2
     merged = set(range(count))
     _expect_merged(live, memory, equal, merged)

@@ -74,7 +74,7 @@ def inherited(live: Live) -> None:
     for shared, start in product((True, False), starts_in_a_table(live)):
         with about_start(live, start, shared):
             memory, *touched = with_absent_tables(live, live.actor(), shared=shared, start=start)
-            child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory, pages=2, apart=True)
+            child = memory.fork() if shared else forked(live, memory, pages=2, apart=True)
             expect_held(live, child, *touched)
             live.expect_pool(nr=2, free=0)
             memory.actor.exit()

@@ -342,7 +342,7 @@ def advice_for_a_fork(live: Live) -> None:
     memory.touch(value=5)
     live.expect_errno(errno.EINVAL, memory.advise, MADV_WIPEONFORK)
     memory.advise(mmap.MADV_DONTFORK)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     live.expect_signal(signal.SIGSEGV, child.read)
     memory.touch(value=6)
     live.expect_pool(nr=1, free=0)

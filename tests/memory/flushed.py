@@ -145,7 +145,7 @@ def _expect_unseen(live: Live, make: Callable[[Live], Memory]) -> None:
     for _round in _rounds(live):
         memory = make(live)
         _have_written(live, memory)
-        child = memory.seen_by(memory.actor.fork())
+        child = memory.fork()
         found = child.read()
         live.host.pause(_SECONDS)
         live.expect("whether a child sees what its parent writes", False, child.read() != found)

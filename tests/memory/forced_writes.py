@@ -34,7 +34,7 @@ def read_only(live: Live) -> None:
         parent = huge_pages(live)
         if before_the_fork:
             parent.protect(prot)
-        child = parent.seen_by(parent.actor.fork())
+        child = parent.fork()
         both = parent, child
         if not before_the_fork:
             for one in both:
@@ -62,7 +62,7 @@ def zeroes(live: Live) -> None:
     need_forced_writes(live)
     memory, stranger = (huge_zeroes(live) for _each in range(2))
     memory.protect(mmap.PROT_READ)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     places = _places(live, memory)
     for offset in places:
         live.expect("bytes written", WORD, forced_write(live, memory, offset))

@@ -72,7 +72,7 @@ def every_child_inherits(live: Live) -> None:
 def shared_pages(live: Live) -> None:
     memory = live.map(2, shared=True)
     memory.touch(0, 1)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     live.expect_pool(nr=2, free=1, resv=1)
     child.touch(0, 2)
     child.touch(1, 3)

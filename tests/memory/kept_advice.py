@@ -129,7 +129,7 @@ def _expect_kept(live: Live, memory: Memory, advices: _Flags) -> list[str]:
         if flag and advice != mmap.MADV_DONTFORK:
             memory.advise(advice)
             flags = _advised(flags, *advices[advice])
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     live.expect("VmFlags of a child", flags, _flags(child))
     child.actor.end()
     return flags

@@ -85,7 +85,7 @@ def protection_keys(live: Live) -> None:
                 # the first time nobody has touched the other page before
                 memory.expect_zero(1)
                 live.expect_pool(nr=2, free=0)
-            child = memory.seen_by(memory.actor.fork())
+            child = memory.fork()
             for one, page in product((child, memory), range(2)):
                 _expect_denied(live, one, page, is_write=is_write)
             child.actor.end()
@@ -248,7 +248,7 @@ def count_of_mappings_of_a_huge_page(live: Live) -> None:
 
 
 def _fork(memory: Memory) -> Memory:
-    return memory.seen_by(memory.actor.fork())
+    return memory.fork()
 
 
 def _expect_counted(live: Live, memory: Memory, reader: Actor, fork: Callable[[Memory], Memory]) -> None:

@@ -53,7 +53,7 @@ def child_gives_to_a_pipe(live: Live) -> None:
 def child_leaves_a_thp_to_a_pipe(live: Live) -> None:
     for unmaps in (False, True):
         memory = huge_pages(live, 1)
-        child = memory.seen_by(memory.actor.fork())
+        child = memory.fork()
         live.expect("AnonHugePages of the child", child.length, child.smaps().anon_huge_pages)
         reader = pipe_with(live, child)
         if unmaps:
@@ -151,7 +151,7 @@ def pinned_thp_is_not_shared(live: Live) -> None:
     memory = huge_pages(live, 1)
     with pinned(live, memory):
         frames = memory.frames()
-        child = memory.seen_by(memory.actor.fork())
+        child = memory.fork()
         memory.fill(NEW)
         live.expect("frames of the base page that is pinned", frames, memory.frames())
         memory.expect_filled(NEW)
@@ -204,7 +204,7 @@ def anonymous_memory_pinned_after_the_fork(live: Live) -> None:
             memory = make(live)
             memory.fill()
             memory.touch(value=OLD)
-            child = memory.seen_by(memory.actor.fork())
+            child = memory.fork()
             _expect_apart(live, *((child, memory) if by_child else (memory, child)))
 
 
@@ -226,7 +226,7 @@ def anonymous_memory_left_to_a_pipe(live: Live) -> None:
         known = SHOWN_LATER if make in may_be_known else None
         for by_parent in (False, True):
             memory = make(live)
-            child = memory.seen_by(memory.actor.fork())
+            child = memory.fork()
             giver, other = (memory, child) if by_parent else (child, memory)
             reader = pipe_with(live, giver)
             old = giver.read()

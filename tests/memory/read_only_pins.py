@@ -248,7 +248,7 @@ def _expect_own_in_each_way(live: Live, memories: list[Memory]) -> None:
 
 
 def _forked(_live: Live, memory: Memory) -> Memory:
-    return memory.seen_by(memory.actor.fork())
+    return memory.fork()
 
 
 def _expect_own(live: Live, memory: Memory, fork: Fork, *, written: bool, by_child: bool) -> None:

@@ -88,7 +88,7 @@ def touched_pages_are_resident(live: Live) -> None:
 def removed_while_attached(live: Live) -> None:
     segment = get_segment(live, live.size)
     memory = segment.attach()
-    children = [memory.seen_by(memory.actor.fork()) for _child in range(3)]
+    children = [memory.fork() for _child in range(3)]
     segment.remove()
     for value, writer in enumerate((*children, memory)):
         writer.fill(value)

@@ -27,7 +27,7 @@ def of_two_processes(live: Live) -> tuple[Memory, Memory]:
     """Return memory as two processes see it through one page table; its first page is there, and holds 1."""
     ours = memory_of_one_table(live)
     ours.touch()
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     # a fork leaves the table to the first access
     live.expect("what the other process sees", 1, theirs.read())
     return ours, theirs
@@ -211,7 +211,7 @@ def counted_tables(live: Live) -> None:
     before = process_status(live, ours.actor).page_tables
     ours.touch()
     with_table = process_status(live, ours.actor).page_tables
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     live.expect("what the other process sees", 1, theirs.read())
     live.expect(
         "VmPTE of the process that came to the table", with_table, process_status(live, theirs.actor).page_tables

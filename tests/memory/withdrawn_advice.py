@@ -57,7 +57,7 @@ def inherited_again(live: Live) -> None:
         memory.fill(7)
         memory.advise(mmap.MADV_DONTFORK)
         memory.advise(mmap.MADV_DOFORK)
-        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory, 2)
+        child = memory.fork() if shared else forked(live, memory, 2)
         child.expect_filled(7)
         live.expect_pool(nr=2, free=0)
         child.actor.end()
@@ -73,7 +73,7 @@ def _give(memory: Memory) -> int:
 
 def _inherited(memory: Memory) -> tuple[list[int], list[int]]:
     """Return which pages VmFlags tell to be kept from children, and which ones a child has."""
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     ranges = [(mapping.start, mapping.end) for mapping in child.all_mappings()]
     there = [page for page in range(memory.pages) if any(start <= memory.at(page) < end for start, end in ranges)]
     child.actor.end()

@@ -34,7 +34,7 @@ def others_write_after_a_fork(live: Live) -> None:
         memory = live.map(1, shared=shared)
         memory.fill(OLD)
         # a shared page is mapped for the child when it is reached
-        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
+        child = memory.fork() if shared else forked(live, memory)
         places = 0, live.base_page, live.size - WORD
         for offset in places:
             _expect_others_to_reach(live, source, child, offset, by_file=by_file)

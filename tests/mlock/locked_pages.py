@@ -224,7 +224,7 @@ def locked_by_two(live: Live) -> None:
     for make, (name, leave, child_first) in product(_HUGE, leaving):
         with live.about(f"{make.__name__}, {name}, the child first: {child_first}"):
             parent = make(live, 1)
-            child = parent.seen_by(parent.actor.fork())
+            child = parent.fork()
             parent.expect_filled()
             child.expect_filled()
             first, second = (child, parent) if child_first else (parent, child)

@@ -69,7 +69,7 @@ def policy_is_told(live: Live) -> None:
             bind(memory, [node])
             memory.touch()
             memory.protect(mmap.PROT_READ)
-            child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
+            child = memory.fork() if shared else forked(live, memory)
             for one in (child, memory):
                 live.expect("policy and nodes", (Mode.BIND, [node]), policy_of(one))
                 live.expect("node of the page", node, node_by_policy(one))

@@ -295,7 +295,7 @@ def a_page_of_several_processes_moves(live: Live) -> None:
         live.reserve(2, node)
     for shared in (True, False):
         ours = filled_page_on(live, here, shared=shared)
-        theirs = ours.seen_by(ours.actor.fork()) if shared else forked(live, ours)
+        theirs = ours.fork() if shared else forked(live, ours)
         theirs.expect_filled()
         live.expect("status of move_pages for the one", -errno.EACCES, move_page(ours, 0, there))
         bind(ours, [there], MOVE)

@@ -114,7 +114,7 @@ def interleaved_in_parts_of_a_mapping(live: Live) -> None:
         return memory
 
     def in_a_child(memory: Memory) -> Memory:
-        return memory.seen_by(memory.actor.fork())
+        return memory.fork()
 
     for change in (unmapped, protected, given_again, in_a_child):
         for page in (1, 2):
@@ -172,7 +172,7 @@ def _expect_pages_to_follow(live: Live, version: Version) -> None:
         return live.map(1, actor, shared=shared, noreserve=True)
 
     def fork(memory: Memory, shared: bool) -> Memory:
-        return memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
+        return memory.fork() if shared else forked(live, memory)
 
     expect_pages_to_follow(live, version, map_one, fork=fork)
     live.expect_pool(nr=2, free=2)
@@ -207,7 +207,7 @@ def policies_of_ranges(live: Live) -> None:
                     (Mode.DEFAULT, []),
                     policy_of(other.part(page)),
                 )
-            _expect_policies(live, memory.seen_by(memory.actor.fork()), policies)
+            _expect_policies(live, memory.fork(), policies)
             memory.actor.end()
             other.actor.end()
             live.expect_pool(nr=0, free=0)
@@ -324,7 +324,7 @@ def home_of_a_range(live: Live) -> None:
             live.expect("policy of the bound page", (Mode.BIND, list(nodes)), policy_of(bound))
             for page in (0, 2):
                 live.expect(f"policy of page {page}", (Mode.DEFAULT, []), policy_of(memory.part(page)))
-            for one in (memory.seen_by(memory.actor.fork()), memory):
+            for one in (memory.fork(), memory):
                 one.touch(1)
                 live.expect("node of the bound page", home, node_of(one, 1))
                 one.actor.end()

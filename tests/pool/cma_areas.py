@@ -71,7 +71,7 @@ def used_when_the_pool_shrinks(live: Live) -> None:
     memory = live.map(2, shared=True)
     for page in range(2):
         memory.touch(page, page + 1)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     live.set_nr(0, _NODE)
     live.expect_pool(nr=2, free=0, surplus=2)
     _expect_taken(live, before, 2)

@@ -156,7 +156,7 @@ def heirs_of_who_lost_a_page(live: Live) -> None:
     memory.touch(value=8)
     live.reserve(3)
     for _generation in range(2):
-        heirs.append(heirs[-1].seen_by(heirs[-1].actor.fork()))
+        heirs.append(heirs[-1].fork())
     for generation, heir in enumerate(heirs):
         with live.about(f"forked {generation} times from who lost the page"):
             known = {Quirk.GRANDCHILD_READS_ZEROES: 0} if generation else None

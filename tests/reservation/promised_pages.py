@@ -215,7 +215,7 @@ def _map_unreserved(file: HugeFile, page: int, *, shared: bool) -> Memory:
 
 def _map_by_child(file: HugeFile, page: int) -> Memory:
     memory = file.map(1, shared=False, first=page)
-    return memory.seen_by(memory.actor.fork())
+    return memory.fork()
 
 
 def _end_child(file: HugeFile, _page: int, memory: Memory | None) -> None:

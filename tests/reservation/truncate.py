@@ -207,7 +207,7 @@ def truncated_for_all(live: Live) -> None:
     file = new_memfd(live)
     memory = file.map(2)
     memory.touch(1)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     live.expect("what the child sees", 1, child.read(1))
     file.truncate(1)
     live.expect_pool(nr=2, free=2, resv=1)

@@ -135,7 +135,7 @@ def locked_all_along(live: Live) -> None:
         memory.moved_to(room_for(memory.actor, memory.pages, memory.size)).expect_filled()
 
     def share(memory: Memory) -> None:
-        child = memory.seen_by(memory.actor.fork())
+        child = memory.fork()
         child.expect_filled()
         child.actor.end()
 
@@ -199,7 +199,7 @@ def kept_from_children(live: Live) -> None:
     for wiped in (False, True):
         memory = huge_pages(live, 2)
         memory.advise(MADV_WIPEONFORK if wiped else mmap.MADV_DONTFORK, 0, 1)
-        child = memory.seen_by(memory.actor.fork())
+        child = memory.fork()
         child.expect_filled(first=1)
         if wiped:
             child.expect_zero()
@@ -243,7 +243,7 @@ def paged_out_by_one_of_two(live: Live) -> None:
     need_swap(live, pmd_size(live))
     for make in (huge_pages, mapped_in_parts, base_pages):
         parent = make(live)
-        child = parent.seen_by(parent.actor.fork())
+        child = parent.fork()
         huge = parent.smaps().anon_huge_pages
         for each in (parent, child):
             each.advise(MADV_PAGEOUT)
@@ -316,7 +316,7 @@ def _free(live: Live, memory: Memory, length: int) -> int:
 def _of_two(live: Live, make: Callable[[Live], Memory], is_parent: bool) -> tuple[Memory, Memory]:
     """Return memory as a process and its child have it, that of the parent first if ``is_parent``, else last."""
     parent = make(live)
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     return (parent, child) if is_parent else (child, parent)
 
 

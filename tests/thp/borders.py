@@ -156,7 +156,7 @@ def inherited_again(live: Live) -> None:
         memory.advise(kept_back)
         # but for the second half of the second one
         memory.actor.call("madvise", memory.address, 3 * half, given)
-        child = memory.seen_by(memory.actor.fork())
+        child = memory.fork()
         live.expect("words that the child lacks", 0, child.wrong(0, 3 * half))
         behind = memory.address + 3 * half
         if kept_back == MADV_WIPEONFORK:
@@ -164,7 +164,7 @@ def inherited_again(live: Live) -> None:
         else:
             live.expect_signal(signal.SIGSEGV, child.actor.read, behind)
         memory.advise(given)
-        again = memory.seen_by(memory.actor.fork())
+        again = memory.fork()
         again.expect_filled()
         everyone = child, again, memory
         found = [expect_as_mapped(live, one.actor) for one in everyone]

@@ -101,7 +101,7 @@ def beyond_each_limit(live: Live) -> None:
     for length in (base, pmd_size(live) // 2, pmd_size(live)):
         parent = map_aligned(live, 1, pmd_size(live))
         parent.actor.fill(parent.address, length, WORD, 1)
-        child = parent.seen_by(parent.actor.fork())
+        child = parent.fork()
         # of its own: before Linux 6.18 none is made of pages of which none may be written
         child.actor.write(child.at(1) - WORD, 1 + child.length - WORD)
         _expect_collapsed(live, child, f"{length} bytes shared")
@@ -129,7 +129,7 @@ def exempt_memory(live: Live) -> None:
     live.expect_errno(errno.EINVAL, memory.advise, MADV_COLLAPSE)
     other = unadvised_base_pages(live)
     other.actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    child = other.seen_by(other.actor.fork())
+    child = other.fork()
     for each in (other, child):
         # what may only be read is EINVAL before Linux 6.18, too
         each.fill()
@@ -153,7 +153,7 @@ def shared_memory(live: Live) -> None:
     let_only_pmd_inherit(live)
     ours = map_aligned(live, 1, pmd_size(live), shared=True)
     ours.fill()
-    theirs = ours.seen_by(ours.actor.fork())
+    theirs = ours.fork()
     theirs.expect_filled()
     collapse(live, partial(ours.advise, MADV_COLLAPSE))
     ours.expect_filled()

@@ -189,7 +189,7 @@ def _expect_still_protected(live: Live, part: range, every: int, asks: _Asks, *,
         with suppress(Refused):
             watched.advise(MADV_COLLAPSE)
         live.expect("base pages that are protected", [*part], protected_pages(watched))
-    other = memory.seen_by(memory.actor.fork()) if asks is _Asks.PROCESS else memory
+    other = memory.fork() if asks is _Asks.PROCESS else memory
     # where a process has no page table Linux 6.1 maps nothing, and it is EINVAL
     other.actor.read(other.address + filled[0] * base)
     collapse(live, partial(other.advise, MADV_COLLAPSE))
@@ -243,7 +243,7 @@ def _expect_hole_kept(live: Live, hole: range, every: int, watches: _Watches) ->
         case _Watches.OTHER:
             watched = _mapped_again(live, file, mmap.MAP_SHARED, 0)
         case _Watches.PROCESS:
-            watched = memory.seen_by(memory.actor.fork())
+            watched = memory.fork()
         case _Watches.HOLE:
             first = hole.start
             address = file.actor.mmap(len(hole) * base, READ_WRITE, mmap.MAP_SHARED, file.descriptor, first * base)

@@ -104,7 +104,7 @@ def a_shared_huge_page_in_parts(live: Live) -> None:
     for by_advice in _ways(live):
         live.set_knob(f"{KHUGEPAGED}/max_ptes_shared", str(pmd_size(live) // live.base_page - 1))
         parent = huge_pages(live)
-        child = parent.seen_by(parent.actor.fork())
+        child = parent.fork()
         # a page of its own, and by it all others as base pages
         child.touch(value=_NEW_VALUE)
         live.expect("AnonHugePages of the child before", 0, child.smaps().anon_huge_pages)
@@ -184,7 +184,7 @@ def shared_memory(live: Live) -> None:
             memory = map_aligned(live, 1, pmd_size(live), shared=True)
             present = memory.length - absent * live.base_page
             memory.actor.fill(memory.address, present, WORD, 1)
-            other = memory.seen_by(memory.actor.fork())
+            other = memory.fork()
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
             _advise(memory)
             where, before = f"{absent} absent, max_ptes_none {limit}", beyond_limit(live, "none")

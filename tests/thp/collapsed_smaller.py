@@ -228,7 +228,7 @@ def _shared(live: Live, shared: Places) -> tuple[Memory, Memory]:
     """Return base pages, and those ``shared`` ones of them that a child has, too: the others it has given back."""
     memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
     memory.fill()
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     for own in runs(set(range(memory.length // live.base_page)) - shared):
         start = child.address + own.start * live.base_page
         child.actor.call("madvise", start, len(own) * live.base_page, MADV_DONTNEED)

@@ -123,7 +123,7 @@ def moved(live: Live) -> None:
 )
 def forked(live: Live) -> None:
     parent = huge_pages(live, 2)
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     grandchild = parent.seen_by(child.actor.fork())
     for memory in (parent, child, grandchild):
         live.expect("AnonHugePages", parent.length, memory.smaps().anon_huge_pages)
@@ -327,7 +327,7 @@ def swapoff(live: Live) -> None:
     expect_shared(live, shared, True, "shmem_enabled=advise")
     for memory in (private, shared):
         _swap_out(live, memory)
-    seen = [one.seen_by(one.actor.fork()) for one in (private, shared)]
+    seen = [one.fork() for one in (private, shared)]
     swap_off()
     for memory in (private, shared, *seen):
         live.expect("memory in swap after swapoff(2)", 0, swapped(memory))

@@ -136,7 +136,7 @@ def huge_page_of_others(live: Live) -> None:
     for by_process, is_written, offset in product((True, False), (False, True), (0, size - base)):
         owner = shared_huge_pages(live)
         # which has no page tables of it yet
-        memory = owner.seen_by(owner.actor.fork())
+        memory = owner.fork()
         if by_process:
             _disable(memory.actor, 1)
         else:

@@ -102,7 +102,7 @@ def _expect_told(live: Live, kind: Kind, is_divided_late: bool) -> None:
     if divide and not is_divided_late:
         memory = divide(live, memory)
         _expect_exclusive(live, memory, set(), "alone")
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     if divide and is_divided_late:
         memory = divide(live, memory)
     ours = _expect_exclusive(live, memory, _read(child), "with a child")

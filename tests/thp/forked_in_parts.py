@@ -32,7 +32,7 @@ def kept_apart(live: Live) -> None:
             with live.about(f"{kind}, {layout.__name__.strip('_')}, number {turn + 1} first"):
                 parent = make()
                 parts = layout(live, parent)
-                child = parent.seen_by(parent.actor.fork())
+                child = parent.fork()
                 every = [parent, child, parent.seen_by(child.actor.fork())]
                 _expect_apart(live, every[turn:] + every[:turn], parts)
             parent.actor.end()
@@ -76,7 +76,7 @@ def _expect_apart_when_allowed(
     if is_before:
         parent.protect(prot)
     _advise(parent, kept, mmap.MADV_DONTFORK)
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     _advise(parent, kept, mmap.MADV_DOFORK)
     ends = [0, *(end for start, length in kept for end in (start, start + length)), parent.length]
     inherited = [(start, end - start) for start, end in zip(ends[::2], ends[1::2], strict=True) if end > start]

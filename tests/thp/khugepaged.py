@@ -82,7 +82,7 @@ def memory_of_a_child(live: Live) -> None:
     put_to_work(live)
     let_rest(live)
     parent = base_pages(live)
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     # what both have limits itself (max_ptes_shared)
     child.fill(7)
     put_to_work(live)
@@ -161,7 +161,7 @@ def shared_pages(live: Live) -> None:
             live.set_knob(f"{KHUGEPAGED}/max_ptes_shared", str(limit))
             parent = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
             parent.fill()
-            child = parent.seen_by(parent.actor.fork())
+            child = parent.fork()
             # what it writes is its own
             child.actor.fill(child.address, (pages - shared) * live.base_page, WORD, 7)
             child.advise(MADV_HUGEPAGE)

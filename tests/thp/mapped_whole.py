@@ -79,7 +79,7 @@ def protected(live: Live) -> None:
 )
 def protected_after_a_fork(live: Live) -> None:
     parent = huge_pages(live, 2)
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     for writer, other in ((parent, child), (child, parent)):
         for prot in (mmap.PROT_READ, READ_WRITE):
             writer.protect(prot)
@@ -168,7 +168,7 @@ def shared_pages_that_are_there(live: Live) -> None:
             memory.actor.call("madvise", address, pages * live.base_page, mmap.MADV_REMOVE)
             there[first : first + pages] = [0] * pages
         # which has no page tables of it yet
-        child = memory.seen_by(memory.actor.fork())
+        child = memory.fork()
         for each, first in product((child, memory), (0, 1)):
             address, pages = each.address + first * live.base_page, 2 * count - first
             states = each.actor.call_with_buffers("mincore", address, pages * live.base_page, bytes(pages))[1][0]
@@ -200,7 +200,7 @@ def touched_first_in_any_part(live: Live) -> None:
             with_blocks(live, size, 2)
             memory = shared_huge_pages(live, 2) if is_there else map_aligned(live, 2, size, shared=True)
             # which has no page tables of it yet
-            process = memory.seen_by(memory.actor.fork()) if is_there else memory
+            process = memory.fork() if is_there else memory
             for page in range(2):
                 if is_written:
                     process.actor.write(process.at(page) + offset, _NEW_VALUE)
@@ -250,7 +250,7 @@ def frames_in_pagemap(live: Live) -> None:
     live.expect("the first frame is that of a block", 0, first % count)
     live.expect("frames", list(range(first, first + count)), [entry & FRAME for entry in entries])
     _expect_flags(live, entries, {PRESENT, EXCLUSIVE})
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     for each in (memory, child):
         _expect_flags(live, each.whole_pagemap(), {PRESENT})
 
@@ -262,7 +262,7 @@ def frames_in_pagemap(live: Live) -> None:
 def shares_in_smaps(live: Live) -> None:
     memory = huge_pages(live, 2)
     _expect_shares(memory, live, memory.length, 1)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     for each in (memory, child):
         _expect_shares(each, live, memory.length, 2)
     child.actor.end()

@@ -102,9 +102,7 @@ class _Process:
     def forked(self) -> "_Process":
         """Return a child, which has shared memory as it is, and private memory as it was."""
         values = list(self.values) if self.file is None else self.values
-        return replace(
-            self, memory=self.memory.seen_by(self.memory.actor.fork()), pages=list(self.pages), values=values
-        )
+        return replace(self, memory=self.memory.fork(), pages=list(self.pages), values=values)
 
 
 class _Program:

@@ -60,7 +60,7 @@ def pages_of_two_processes(live: Live) -> None:
         memory = _mapped(live, shared)
         bind(memory, [here])
         memory.fill()
-        both = memory, memory.seen_by(memory.actor.fork())
+        both = memory, memory.fork()
         for one in both:
             one.expect_filled()
         node, others = here, {here: there, there: here}

@@ -232,7 +232,7 @@ def moved_with_a_child(live: Live) -> None:
     old, new = _with_room(live)
     parent = _bound(live, old)
     _fill(live, [old], parent)
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     child.actor.call("move_pages", *memory_policy.moving(parent, new, by_another=True))
     if parent.numa_maps().nodes.keys() != {new}:
         expect_no_shortage(live, parent.size, parent.pages, new)

@@ -204,7 +204,7 @@ def kept(live: Live) -> None:
 def forked(live: Live) -> None:
     let_rest(live)
     parent, before = _prepared(live)
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     for memory, expected in ((parent, before), (child, replace(before, referenced=0))):
         with live.about("child" if memory is child else "parent"):
             _expect_bits(live, memory, expected)

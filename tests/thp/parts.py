@@ -101,7 +101,7 @@ def _expect_split_while_forbidden(live: Live) -> None:
     # a base page with other flags is a mapping of its own
     memory.actor.call("madvise", memory.address + live.base_page, live.base_page, MADV_DONTDUMP)
     behind = memory.smaps(1).anon_huge_pages
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     for each in (memory, child):
         for offset in (0, live.base_page, memory.size - WORD, memory.length - WORD):
             live.expect_signal(signal.SIGSEGV, each.actor.read, each.address + offset)
@@ -203,7 +203,7 @@ def mapping_of_its_own(live: Live) -> None:
 def unmapped_by_a_child(live: Live) -> None:
     parent = huge_pages(live, 2)
     _let_merge(live, parent)
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     half = parent.size // 2
     child.actor.call("munmap", child.address + half, half + live.base_page)
     live.expect_signal(signal.SIGSEGV, child.actor.read, child.address + half)
@@ -229,7 +229,7 @@ def written_by_the_last_one(live: Live) -> None:
     for is_child in (False, True):
         parent = huge_pages(live, 2)
         frames = parent.frames()
-        child = parent.seen_by(parent.actor.fork())
+        child = parent.fork()
         last, other = (child, parent) if is_child else (parent, child)
         if is_child:
             other.unmap()
@@ -345,7 +345,7 @@ def guarded(live: Live) -> None:
     memory = huge_pages(live, 3)
     _guard(memory)
     live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     for each in (memory, child):
         _expect_guarded(live, each)
     half = memory.size // 2

@@ -207,7 +207,7 @@ def _expect_refused(live: Live, part: Memory, sealed: Memory) -> None:
             # what is not sealed is asked first, and private memory has no file from which to remove it
             asked = part if advice == mmap.MADV_REMOVE else sealed
             live.expect("errno", errno.EPERM, _outcome(live, asked, advice))
-            child = part.seen_by(part.actor.fork())
+            child = part.fork()
             for memory in (part, child):
                 value = 1 + memory.address - sealed.address
                 check = partial(memory.actor.check, memory.address, memory.length, live.base_page, value)

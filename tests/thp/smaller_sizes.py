@@ -63,7 +63,7 @@ def parts(live: Live) -> None:
 )
 def forked(live: Live) -> None:
     for parent in _each_size(live):
-        child = parent.seen_by(parent.actor.fork())
+        child = parent.fork()
         for part, (writer, other) in enumerate(((child, parent), (parent, child))):
             offset = part * parent.size + live.base_page
             writer.actor.fill(writer.address + offset, live.base_page, WORD, _NEW_VALUE + offset)

@@ -271,7 +271,7 @@ def _protect(_live: Live, memory: Memory, written: set[int]) -> Back:
 
 
 def _inherit(_live: Live, memory: Memory, written: set[int]) -> Back:
-    return memory.seen_by(memory.actor.fork()), written
+    return memory.fork(), written
 
 
 def _clear(live: Live, memory: Memory, _written: set[int]) -> Back:

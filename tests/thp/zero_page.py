@@ -46,7 +46,7 @@ def tables_that_stand_by(live: Live) -> None:
     live.expect("words that are not zero", 0, memory.actor.nonzero(memory.address, memory.length, memory.size))
     frames = {entry & FRAME for entry in memory.pagemap(memory.at(page) for page in range(_PAGES))}
     live.expect("frames of what was read", {zeroes}, frames)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     for name, each in (("a process", memory), ("its child", child)):
         before = process_status(live, each.actor).page_tables
         each.unmap()

@@ -190,7 +190,7 @@ def closed_before_a_child(live: Live) -> None:
             fault.read_write_protect(1, on=False)
             if in_swap:
                 swap_out(live, memory, memory.length)
-            child = memory.seen_by(memory.actor.fork())
+            child = memory.fork()
             memory.touch(1, _NEW_VALUE)
             live.expect("what a child has", VALUE + memory.size, child.read(1))
             memory.touch(1, VALUE + memory.size)

@@ -73,7 +73,7 @@ def collapsed(live: Live) -> None:
         memory, place = make(live), live.base_page * 2
         with live.about(f"{make.__name__}, asked for by a child {by_child}"):
             _poison_what_is_there(live, memory, place)
-            asks = memory.seen_by(memory.actor.fork()) if by_child else memory
+            asks = memory.fork() if by_child else memory
             # nobody says that memory with a poisoned page is collapsed, or that it is not
             with suppress(Refused):
                 collapse(live, partial(asks.advise, MADV_COLLAPSE))
@@ -93,8 +93,8 @@ def inherited(live: Live) -> None:
         memory, place = make(live), live.base_page * 2
         with live.about(make.__name__):
             _poison_what_is_there(live, memory, place)
-            child = memory.seen_by(memory.actor.fork())
-            for each in (memory, child, child.seen_by(child.actor.fork())):
+            child = memory.fork()
+            for each in (memory, child, child.fork()):
                 _expect_poisoned(live, each, place)
         memory.actor.end()
 

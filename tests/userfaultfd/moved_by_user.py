@@ -235,7 +235,7 @@ def _writes(memory: Memory) -> None:
 
 def _left(parent: Memory, leave: Callable[[Memory], None], *, is_parent: bool) -> Memory:
     """Return the memory of parent or child when the other one of them has done ``leave`` with its own."""
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     owner, other = (parent, child) if is_parent else (child, parent)
     leave(other)
     return owner

@@ -98,7 +98,7 @@ def with_a_child(live: Live) -> None:
         with filled_pages(live, 2, shared=shared, pool=4) as memory:
             fault = close(memory)
             fault.read_write_protect(1, on=False)
-            child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory, 2)
+            child = memory.fork() if shared else forked(live, memory, 2)
             memory.touch(1, _NEW_VALUE)
             found = child.read(1)
             live.expect("what a child has", _NEW_VALUE if shared else VALUE + live.size, found)

@@ -94,7 +94,7 @@ def moved_by_the_program(live: Live) -> None:
         live.expect("words that are not zero where it was", 0, source.actor.nonzero(source.address, length))
         memory.unmap()
     shared = huge_pages(live)
-    child = shared.seen_by(shared.actor.fork())
+    child = shared.fork()
     fault = Userfault(advised(live, 1, actor=shared.actor), Mode.MISSING, Feature.MOVE)
     live.expect_errno(errno.EBUSY, fault.move, shared)
     for each in (shared, child):
@@ -135,8 +135,8 @@ def _expect_poison_inherited(live: Live, memory: Memory, start: int, length: int
         child, faults = fault.fork(live)
         grandchild, _faults = faults.fork(live)
     else:
-        child = memory.seen_by(memory.actor.fork())
-        grandchild = child.seen_by(child.actor.fork())
+        child = memory.fork()
+        grandchild = child.fork()
     for one in (memory, child, grandchild):
         for offset in (start, start + length - WORD):
             live.expect_signal(signal.SIGBUS, one.actor.read, one.at(1) + offset)

@@ -119,7 +119,7 @@ def protected_zeroes(live: Live) -> None:
             for begin, left in rest:
                 for offset in (begin, begin + left - WORD):
                     live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + offset, _NEW_VALUE)
-            child = memory.seen_by(memory.actor.fork())
+            child = memory.fork()
             for begin, left in rest:
                 child.actor.fill(child.address + begin, left, base, _NEW_VALUE)
                 live.expect("words that are not zero", 0, memory.actor.nonzero(memory.address + begin, left))
@@ -275,7 +275,7 @@ def on_another_node(live: Live) -> None:
 def forked(live: Live) -> None:
     parent = huge_pages(live, 3)
     _protect(live, parent)
-    child = parent.seen_by(parent.actor.fork())
+    child = parent.fork()
     live.expect("base pages that are protected in the child", [], protected_pages(child))
     child.fill(_NEW_VALUE)
     _expect_protected(live, parent)

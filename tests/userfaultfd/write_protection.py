@@ -250,7 +250,7 @@ def protected_page_forked(live: Live) -> None:
         memory.fill(3)
         Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect()
         # a shared page is mapped for the child when it is written
-        child = memory.seen_by(memory.actor.fork()) if shared else forked(live, memory)
+        child = memory.fork() if shared else forked(live, memory)
         every = live.size // live.base_page
         known = {} if shared else {Quirk.FORKED_PAGE_STAYS_PROTECTED: every}
         live.expect("base pages that are protected in the child", 0, len(protected_pages(child)), known)

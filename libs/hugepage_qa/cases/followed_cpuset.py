@@ -77,7 +77,7 @@ def expect_pages_to_follow(
     version: Version,
     map_one: Callable[[Actor, bool], Memory],
     expect_one: Callable[[Memory], None] = lambda _memory: None,
-    fork: Callable[[Memory, bool], Memory] = lambda memory, _shared: memory.seen_by(memory.actor.fork()),
+    fork: Callable[[Memory, bool], Memory] = lambda memory, _shared: memory.fork(),
 ) -> None:
     """Expect pages of a process to move when the nodes of its cpuset change, and when it moves to another cpuset.
 

@@ -329,7 +329,7 @@ def forked(live: Live, memory: Memory, pages: int = 1, *, apart: bool = False) -
 
     They are in one page table, or ``apart`` in one each. Raises KnownBug where it has none, or lacks some of these.
     """
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     expect_inherited(live, child, pages, apart=apart)
     return child
 

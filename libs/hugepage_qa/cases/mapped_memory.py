@@ -105,6 +105,10 @@ class Memory:
         """Return the same memory as a forked actor sees it."""
         return Memory(self._live, actor, self.address, self.pages, self.size)
 
+    def fork(self) -> "Memory":
+        """Fork who has mapped it, and return the same memory as the child sees it. Raises Refused."""
+        return self.seen_by(self.actor.fork())
+
     def touch(self, page: int = 0, value: int = 1) -> None:
         """Store ``value`` in one page. Raises Fault."""
         self.actor.write(self.at(page), value)

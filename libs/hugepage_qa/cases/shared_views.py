@@ -94,7 +94,7 @@ def shared_memory(live: Live) -> Iterator[tuple[str, Shared]]:
 
     def anonymous() -> Shared:
         memory = map_aligned(live, PAGES, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
-        child = memory.seen_by(memory.actor.fork())
+        child = memory.fork()
         return Shared(live, (View(memory, 0, live.base_page), View(child, 0, live.base_page)), None)
 
     def segment() -> Shared:

@@ -14,7 +14,7 @@ from hugepage_qa.cases.mapped_memory import FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import node_of
 from hugepage_qa.cases.thp_memory import (
     allow_on_advice,
-    collapse,
+    collapse_memory,
     expect_change,
     map_aligned,
     need_blocks,
@@ -24,7 +24,7 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
@@ -213,7 +213,7 @@ def a_collapsed_page(live: Live) -> None:
     counted = {"AnonHugePages": size, "thp_collapse_alloc": 1, "thp_fault_alloc": 0}
 
     def collapse_all(memory: Memory) -> None:
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        collapse_memory(live, memory)
 
     memory = expect_change(live, counted, lambda: _base_pages(live), collapse_all)
     live.expect("AnonHugePages", size, memory.smaps().anon_huge_pages)
@@ -255,7 +255,7 @@ def collapsed_shared_memory(live: Live) -> None:
     size = pmd_size(live)
 
     def collapse_all(memory: Memory) -> None:
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        collapse_memory(live, memory)
         memory.touch()
 
     counted = {"ShmemHugePages": size, "ShmemPmdMapped": size, "Shmem": 0, "FileHugePages": 0, "thp_collapse_alloc": 1}

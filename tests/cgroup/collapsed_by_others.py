@@ -15,6 +15,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu
 from hugepage_qa.cases.thp_memory import (
     collapse,
+    collapse_memory,
     expect_no_collapse,
     let_only_pmd_inherit,
     map_aligned,
@@ -71,7 +72,7 @@ def charged_to_the_owner(live: Live) -> None:
                 return
         with live.about(f"shared {shared}, its owner"):
             memory = _base_pages(live, owners, shared=shared)
-            collapse(live, partial(memory.advise, MADV_COLLAPSE))
+            collapse_memory(live, memory)
             _expect_charged(live, {owners: _PAGES, callers: 0}, statistic, huge=_PAGES)
             memory.actor.end()
     made = 2 * _PAGES * len(rows)

@@ -14,7 +14,7 @@ from hugepage_qa.cases.memory_policy import move_all
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
-    collapse,
+    collapse_memory,
     expect_shared,
     let_only_pmd_inherit,
     map_start,
@@ -26,7 +26,6 @@ from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,
     MADV_COLD,
-    MADV_COLLAPSE,
     MADV_DONTNEED,
     MADV_HUGEPAGE,
     MADV_NOHUGEPAGE,
@@ -209,7 +208,7 @@ def _collapsed(live: Live, group: ControlGroup) -> Memory:
     memory.fill()
     memory.advise(MADV_HUGEPAGE)
     with_blocks(live, memory.size, _PAGES)
-    collapse(live, lambda: memory.advise(MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     return memory
 

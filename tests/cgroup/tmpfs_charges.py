@@ -1,7 +1,6 @@
 """Files of a tmpfs in huge pages that the limit of a control group refuses: what is had instead, and what it takes."""
 
 import errno
-from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -11,7 +10,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.cases.thp_memory import (
-    collapse,
+    collapse_memory,
     expect_no_collapse,
     let_only_pmd_inherit,
     map_file,
@@ -20,7 +19,6 @@ from hugepage_qa.cases.thp_memory import (
     read_counters,
     remount_tmpfs,
 )
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -92,7 +90,7 @@ def collapse_refused(live: Live) -> None:
         live.expect("ShmemPmdMapped", 0, memory.smaps().shmem_pmd_mapped)
         live.expect("words that changed", 0, memory.wrong(0, half))
     group.write("memory.max", "max")
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("ShmemPmdMapped with room", size, memory.smaps().shmem_pmd_mapped)
     live.expect("st_blocks, what is taken of the mount", (size, size), (file.blocks, _taken(live, point)))
     live.expect("words that changed", 0, memory.wrong(0, half))

@@ -17,7 +17,7 @@ from hugepage_qa.cases.memory_policy import MOVE_STRICTLY, bind
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
 from hugepage_qa.cases.thp_memory import (
-    collapse,
+    collapse_memory,
     expect_change,
     expect_no_collapse,
     let_only_pmd_inherit,
@@ -28,7 +28,7 @@ from hugepage_qa.cases.thp_memory import (
 )
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -129,7 +129,7 @@ def charged_for_a_collapse(live: Live, group: ControlGroup) -> None:
     memory.fill()
     live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
     _expect_charged(live, group, before, _PAGES)
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     _expect_charged(live, group, before, _PAGES)
     expect_statistics(live, group, {"anon_thp": memory.length, "thp_fault_alloc": 0})
@@ -264,7 +264,7 @@ def collapse_refused_by_a_limit(live: Live, group: ControlGroup) -> None:
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     memory.expect_filled()
     group.write("memory.max", "max")
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("AnonHugePages with room", memory.length, memory.smaps().anon_huge_pages)
     memory.expect_filled()
 

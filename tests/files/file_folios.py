@@ -18,8 +18,8 @@ from hugepage_qa.cases.large_folios import DISKS, block_size, file_case, parts_o
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, runs
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
-from hugepage_qa.cases.thp_memory import collapse, pmd_size
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_POPULATE_READ
+from hugepage_qa.cases.thp_memory import collapse_memory, pmd_size
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_POPULATE_READ
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -310,7 +310,7 @@ def collapsed(live: Live, file: KnownFile) -> None:
     file.punch(live.base_page, live.base_page)
     expected = _mapped_whole(memory)
     try:
-        collapse(live, partial(memory.advise, MADV_COLLAPSE, 0, 1))
+        collapse_memory(live, memory.part(0))
         expected = memory.size
     except Refused as refusal:
         if refusal.errno not in _NOT_COLLAPSED:
@@ -373,7 +373,7 @@ def _expect_smaller_folios_collapsed(live: Live, file_system: str) -> None:
             raise CannotRun(f"this kernel has no large folios on {file_system} for writes of {_PIECE >> 10} KiB")
         live.expect(f"FilePmdMapped before, folios of up to {largest} base pages", 0, _mapped_whole(memory))
         if by_advice:
-            collapse(live, partial(memory.advise, MADV_COLLAPSE))
+            collapse_memory(live, memory)
         else:
             quicken(live)
             memory.advise(MADV_HUGEPAGE)

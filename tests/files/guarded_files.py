@@ -4,7 +4,6 @@ import errno
 import mmap
 import signal
 from collections.abc import Callable
-from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -12,7 +11,7 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
-    collapse,
+    collapse_memory,
     expect_no_collapse,
     expect_shared,
     map_file,
@@ -21,7 +20,7 @@ from hugepage_qa.cases.thp_memory import (
     mount_tmpfs,
     pmd_size,
 )
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
+from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 GUARDED_FILES = Area("files/guarded-files", sizes=Sizes.ONCE)
@@ -120,7 +119,7 @@ def collapsed_beside(live: Live) -> None:
         about = f"{make.__name__.strip('_')}, {place[1]} bytes at {place[0]}, asked for by another process: {is_apart}"
         with live.about(about):
             _advise(memory, place, MADV_GUARD_INSTALL)
-            collapse(live, partial(other.advise, MADV_COLLAPSE))
+            collapse_memory(live, other)
             live.expect("bytes in huge pages of the other mapping", other.length, mapped_huge(other))
             _expect_guarded(live, memory, place)
             other.expect_filled()

@@ -10,12 +10,11 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
 from hugepage_qa.cases.merged_pages import KSM_DOC, await_merged, base_page_count, shared_frames, start_merging
 from hugepage_qa.cases.process_counters import anonymous_memory
-from hugepage_qa.cases.thp_memory import collapse, need_blocks, room_for
+from hugepage_qa.cases.thp_memory import collapse_memory, need_blocks, room_for
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import (
-    MADV_COLLAPSE,
     MADV_DONTNEED,
     MADV_HUGEPAGE,
     MADV_MERGEABLE,
@@ -184,7 +183,7 @@ def _unmap(live: Live, memory: Memory) -> int:
 
 def _collapse(live: Live, memory: Memory) -> int:
     memory.advise(MADV_HUGEPAGE)
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.length))
     return base_page_count(live, memory) - 1

@@ -1,7 +1,6 @@
 """Which pages KVM maps for a guest, as it counts them itself, and what is in them when it splits and joins them."""
 
 import errno
-from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
@@ -9,10 +8,10 @@ from hugepage_qa.cases.hugetlb_files import forked, new_memfd
 from hugepage_qa.cases.kvm_guest import HALT, PARAMETERS, START, KvmGuest, largest_page
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import collapse, pmd_size
+from hugepage_qa.cases.thp_memory import collapse_memory, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.kvm import PAGES, SPLITS, read_kvm_directory
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED
+from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.kvm_mapping import (
     GivenMemory,
@@ -282,7 +281,7 @@ def transparent(live: Live) -> None:
     in_pieces = GivenMemory(whole.guest + whole.length, whole.host + whole.length, size, live.base_page)
     largest = largest_page(live)
     guest.expect_mapped({**mapped_by_kvm(whole, largest), **mapped_by_kvm(in_pieces, largest)})
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     expect_whole(live, guest, given)
     guest.expect_written(given, memory)
 

@@ -10,7 +10,7 @@ from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
-    collapse,
+    collapse_memory,
     expect_change,
     let_only_pmd_inherit,
     mapped_huge,
@@ -18,7 +18,7 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -72,7 +72,7 @@ def collapsed_when_locked(live: Live) -> None:
 
 def _add_up(live: Live, huge: Memory) -> None:
     """Have the processors add up what was locked and unlocked: whoever gives this advice does (lru_add_drain_all())."""
-    collapse(live, partial(huge.advise, MADV_COLLAPSE))
+    collapse_memory(live, huge)
 
 
 def _lock_base_pages(live: Live) -> Memory:
@@ -96,7 +96,7 @@ def _lock_a_base_page(live: Live) -> Memory:
 
 
 def _by_advice(live: Live, memory: Memory) -> None:
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
 
 
 def _by_khugepaged(live: Live, memory: Memory) -> None:

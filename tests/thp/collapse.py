@@ -12,6 +12,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
+    collapse_memory,
     expect_change,
     let_only_pmd_inherit,
     map_aligned,
@@ -47,7 +48,7 @@ def whatever_the_policy(live: Live) -> None:
     for policy in ("never", "madvise", "always"):
         memory = unadvised_base_pages(live)
         set_policy(live, policy)
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        collapse_memory(live, memory)
         live.expect(f"AnonHugePages with enabled={policy}", memory.length, memory.smaps().anon_huge_pages)
         memory.expect_filled()
 
@@ -60,7 +61,7 @@ def whatever_the_policy(live: Live) -> None:
 def twice(live: Live) -> None:
     memory = unadvised_base_pages(live)
     for _time in range(2):
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        collapse_memory(live, memory)
         live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     memory.expect_filled()
 
@@ -76,7 +77,7 @@ def one_page_is_enough(live: Live) -> None:
     live.set_knob(f"{KHUGEPAGED}/max_ptes_none", "0")
     memory = map_aligned(live, 1, pmd_size(live))
     memory.touch(0, 5)
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     live.expect("the word that was written", 5, memory.read(0))
     live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.length))
@@ -139,7 +140,7 @@ def exempt_memory(live: Live) -> None:
         each.expect_filled()
     child.actor.end()
     other.actor.call("prctl", PR_SET_THP_DISABLE, 0, 0, 0, 0)
-    collapse(live, partial(other.advise, MADV_COLLAPSE))
+    collapse_memory(live, other)
     live.expect("AnonHugePages of who may have them again", other.length, other.smaps().anon_huge_pages)
     other.expect_filled()
 
@@ -155,7 +156,7 @@ def shared_memory(live: Live) -> None:
     ours.fill()
     theirs = ours.fork()
     theirs.expect_filled()
-    collapse(live, partial(ours.advise, MADV_COLLAPSE))
+    collapse_memory(live, ours)
     ours.expect_filled()
     live.expect("ShmemPmdMapped of the process", ours.length, ours.smaps().shmem_pmd_mapped)
     theirs.expect_filled()
@@ -163,12 +164,12 @@ def shared_memory(live: Live) -> None:
         live.expect("ShmemPmdMapped of the other one", theirs.length, theirs.smaps().shmem_pmd_mapped)
     # what is huge already: nothing is left to do but to map it
     for each in (ours, theirs):
-        collapse(live, partial(each.advise, MADV_COLLAPSE))
+        collapse_memory(live, each)
         live.expect("ShmemPmdMapped after advice of its own", each.length, each.smaps().shmem_pmd_mapped)
         each.expect_filled()
     single = map_aligned(live, 1, pmd_size(live), shared=True)
     single.touch(0, 5)
-    collapse(live, partial(single.advise, MADV_COLLAPSE))
+    collapse_memory(live, single)
     live.expect("ShmemPmdMapped where one base page was there", single.length, single.smaps().shmem_pmd_mapped)
     live.expect("the word that was written", 5, single.read())
     live.expect("words that are not zero", 1, single.actor.nonzero(single.address, single.length))
@@ -214,7 +215,7 @@ def shared_memory_of_a_size(live: Live) -> None:
         memory = map_aligned(live, 1, pmd_size(live), shared=True)
         memory.fill()
         live.expect(f"ShmemPmdMapped before, shmem_enabled={policy}", 0, memory.smaps().shmem_pmd_mapped)
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        collapse_memory(live, memory)
         memory.expect_filled()
         live.expect(f"ShmemPmdMapped, shmem_enabled={policy}", memory.length, memory.smaps().shmem_pmd_mapped)
 
@@ -315,7 +316,7 @@ def _shared_in_part(live: Live, start: int, length: int) -> Memory:
 
 
 def _collapse_all(live: Live, memory: Memory) -> None:
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
 
 
 def _collapsed_in_part(live: Live, start: int, length: int) -> Memory:
@@ -326,13 +327,13 @@ def _collapsed_in_part(live: Live, start: int, length: int) -> Memory:
 
 def _collapse_twice(live: Live, memory: Memory) -> None:
     """Collapse, and once more when the huge page is mapped as base pages."""
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("huge pages", memory.length, mapped_huge(memory))
     memory.actor.call("mprotect", memory.address, live.base_page, mmap.PROT_READ)
     # of a file none is mapped any more until it is read again
     memory.actor.nonzero(memory.address, memory.size)
     memory.actor.call("mprotect", memory.address, live.base_page, READ_WRITE)
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("huge pages after they were mapped in parts", memory.length, mapped_huge(memory))
 
 
@@ -351,7 +352,7 @@ def _nonzero_beside(memory: Memory, offset: int, length: int) -> int:
 
 
 def _expect_collapsed(live: Live, memory: Memory, where: str) -> None:
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect(f"AnonHugePages, {where}", memory.length, memory.smaps().anon_huge_pages)
 
 

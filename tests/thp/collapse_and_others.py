@@ -11,6 +11,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import in_a_pipe, pinned
 from hugepage_qa.cases.thp_memory import (
     collapse,
+    collapse_memory,
     let_only_pmd_inherit,
     map_aligned,
     mapped_huge,
@@ -99,7 +100,7 @@ def pinned_for_a_while(live: Live) -> None:
                 live.expect_errno(errno.EAGAIN, memory.advise, MADV_COLLAPSE, 0, 1)
                 live.expect("frame of what is pinned", held, page.frames())
                 memory.expect_filled()
-            collapse(live, partial(memory.advise, MADV_COLLAPSE))
+            collapse_memory(live, memory)
             live.expect("bytes in huge pages then", memory.length, mapped_huge(memory))
             memory.expect_filled()
         memory.actor.end()

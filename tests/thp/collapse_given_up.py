@@ -20,6 +20,7 @@ from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
+    collapse_memory,
     let_only_pmd_inherit,
     map_aligned,
     map_file,
@@ -64,7 +65,7 @@ def _expect_given_up(live: Live, pages: list[int], every: int) -> None:
     live.expect("ShmemPmdMapped", 0, memory.smaps().shmem_pmd_mapped)
     _expect_pages(live, memory, pages)
     remount_tmpfs(file.actor, point, f"size={memory.size}")
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("ShmemPmdMapped with room", memory.size, memory.smaps().shmem_pmd_mapped)
     live.expect("st_blocks, free blocks", (memory.size, 0), _found(live, point, file)[:2])
     _expect_pages(live, memory, pages)
@@ -87,7 +88,7 @@ def allocated_and_never_written(live: Live) -> None:
     point, file, memory = _file_of_base_pages(live, written, room=2 * every)
     file.actor.call("fallocate", file.descriptor, 0, 0, memory.size)
     live.expect("st_blocks when it was allocated", memory.size, file.blocks)
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("ShmemPmdMapped", memory.size, memory.smaps().shmem_pmd_mapped)
     _expect_pages(live, memory, written)
     live.expect("pages that are not zero", len(written), _pages_with_words(live, memory))
@@ -106,7 +107,7 @@ def in_swap(live: Live) -> None:
     point, file, memory = _file_of_base_pages(live, range(every), room=every)
     half = memory.size // 2
     page_all_out(live, Memory(live, memory.actor, memory.address + half, 1, half), half)
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("ShmemPmdMapped", memory.size, memory.smaps().shmem_pmd_mapped)
     live.expect("st_blocks, free blocks", (memory.size, 0), _found(live, point, file)[:2])
     _expect_pages(live, memory, range(every))
@@ -134,7 +135,7 @@ def mapped_by_others(live: Live) -> None:
         private.actor.write(private.address + number * page, _NEW_VALUE)
     fault = Userfault(watched, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
     fault.write_protect(offset=5 * page, length=page)
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("ShmemPmdMapped of the one that asked", size, memory.smaps().shmem_pmd_mapped)
     for number in copied:
         found = private.actor.read(private.address + number * page)
@@ -192,7 +193,7 @@ def _expect_still_protected(live: Live, part: range, every: int, asks: _Asks, *,
     other = memory.fork() if asks is _Asks.PROCESS else memory
     # where a process has no page table Linux 6.1 maps nothing, and it is EINVAL
     other.actor.read(other.address + filled[0] * base)
-    collapse(live, partial(other.advise, MADV_COLLAPSE))
+    collapse_memory(live, other)
     live.expect("ShmemPmdMapped of another mapping", other.size, other.smaps().shmem_pmd_mapped)
     live.expect("base pages that are protected", [*part], protected_pages(watched))
     for number in {part[0], part[-1]}:
@@ -269,7 +270,7 @@ def _expect_hole_kept(live: Live, hole: range, every: int, watches: _Watches) ->
     start = Memory(live, watched.actor, source.address + first * base, 1, watched.size)
     copied = fault.copy(start, offset=(hole.start - first) * base, length=len(hole) * base)
     live.expect("bytes copied", len(hole) * base, copied)
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("ShmemPmdMapped when the hole is filled", memory.size, memory.smaps().shmem_pmd_mapped)
     memory.expect_filled()
     watched.actor.end()

@@ -28,7 +28,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.size_counters import allow_only
 from hugepage_qa.cases.thp_memory import (
-    collapse,
+    collapse_memory,
     filled_file,
     let_only_pmd_inherit,
     map_aligned,
@@ -50,7 +50,6 @@ from hugepage_qa.cases.thp_policy import (
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import (
-    MADV_COLLAPSE,
     MADV_HUGEPAGE,
     MADV_NOHUGEPAGE,
     MAP_FIXED,
@@ -377,7 +376,7 @@ def _let_sleep(live: Live) -> None:
 def _make_huge(live: Live, memory: Memory, by_advice: bool) -> None:
     """Expect ``memory`` to be made huge. Raises CannotRun where it is too fragmented for that."""
     if by_advice:
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        collapse_memory(live, memory)
         live.expect("AnonHugePages after MADV_COLLAPSE", memory.length, memory.smaps().anon_huge_pages)
     else:
         quicken(live)

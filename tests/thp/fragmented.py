@@ -13,13 +13,13 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
-from hugepage_qa.cases.thp_memory import collapse, expect_change, map_aligned, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import collapse_memory, expect_change, map_aligned, pmd_size, read_counters
 from hugepage_qa.cases.thp_policy import advised, need_sizes, set_policy, smaller_sizes
 from hugepage_qa.kernel.counters import read_meminfo, vmstat_delta
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
@@ -208,7 +208,7 @@ def collapsed(live: Live) -> None:
     memory = fragments.memory
     expect_no_shortage(live, memory.size, _HUGE_PAGES)
     for page in range(_HUGE_PAGES):
-        collapse(live, partial(memory.advise, MADV_COLLAPSE, page, 1))
+        collapse_memory(live, memory.part(page))
     huge = _HUGE_PAGES * memory.size
     live.expect("AnonHugePages", huge, memory.smaps().anon_huge_pages)
     live.expect("Rss", huge + (memory.length - huge) // _KEPT, memory.smaps().rss)

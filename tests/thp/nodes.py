@@ -14,7 +14,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import (
-    collapse,
+    collapse_memory,
     expect_change,
     expect_mapped_whole,
     let_only_pmd_inherit,
@@ -27,7 +27,7 @@ from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
@@ -156,7 +156,7 @@ def collapsed(live: Live) -> None:
         memory.fill()
         live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
         memory_policy.set_policy(memory.actor, Mode.DEFAULT, [])
-        collapse(live, partial(memory.advise, MADV_COLLAPSE), node)
+        collapse_memory(live, memory, node)
         _expect_nodes(live, memory, {node: _PAGES})
         memory.expect_filled()
 

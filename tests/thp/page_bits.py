@@ -19,7 +19,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
-    collapse,
+    collapse_memory,
     free_lazily,
     map_aligned,
     map_start_of_file,
@@ -28,7 +28,7 @@ from hugepage_qa.cases.thp_memory import (
     room_for,
 )
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
-from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE, MADV_NOHUGEPAGE, MLOCK_ONFAULT
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_NOHUGEPAGE, MLOCK_ONFAULT
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
@@ -254,7 +254,7 @@ def collapsed(live: Live) -> None:
         for page in (_FREE, _IDLE):
             # before Linux 6.18 none is made of base pages of which none may be written
             memory.touch(page, 1 + page * memory.size)
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        collapse_memory(live, memory)
         found = _bits(memory)
         with live.about("from swap" if was_in_swap else "as it was written"):
             told = found.rss, found.huge, found.dirty, found.lazy
@@ -284,7 +284,7 @@ def collapsed_shared(live: Live) -> None:
         with live.about(f"{length} bytes at {offset}, {name}"):
             memory = map_start_of_file(live, f"{point}/{name}-{offset}-{length}")
             write(live, memory, offset, length)
-            collapse(live, partial(memory.advise, MADV_COLLAPSE))
+            collapse_memory(live, memory)
             found = _bits(memory)
             live.expect("ShmemPmdMapped, dirty", (size, size), (memory.smaps().shmem_pmd_mapped, found.dirty))
             head = memory.frames().pop()

@@ -1,7 +1,6 @@
 """Pages of zeroes, huge or not, are on no node and no memory of a process, until they are made huge pages."""
 
 import errno
-from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
@@ -10,10 +9,10 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_pages, nodes_of
 from hugepage_qa.cases.process_counters import anonymous_memory, may_lack
-from hugepage_qa.cases.thp_memory import collapse, pmd_size
+from hugepage_qa.cases.thp_memory import collapse_memory, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_zeroes, set_policy
 from hugepage_qa.kernel.counters import read_meminfo
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -109,7 +108,7 @@ def _expect_counted(live: Live, written: tuple[int, int], read: tuple[int, int],
     before = anonymous_memory(live, memory)
     memory.advise(MADV_HUGEPAGE)
     if by_advice:
-        collapse(live, partial(memory.advise, MADV_COLLAPSE))
+        collapse_memory(live, memory)
         live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
     else:
         expect_collapse(live, memory, memory.length)

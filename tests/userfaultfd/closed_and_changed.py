@@ -28,10 +28,10 @@ from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, swap_out, swapped
-from hugepage_qa.cases.thp_memory import collapse, free_lazily, map_start, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import collapse_memory, free_lazily, map_start, mount_tmpfs, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages
 from hugepage_qa.cases.userfaultfd import Feature
-from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 CLOSED_AND_CHANGED = Area("userfaultfd/closed-and-changed", sizes=Sizes.ONCE)
@@ -84,7 +84,7 @@ def collapsed_for_another_mapping(live: Live) -> None:
             fault.read_write_protect(on=False)
             fault.read_write_protect(length=closed)
             other.expect_filled(VALUE)
-            collapse(live, partial(other.advise, MADV_COLLAPSE))
+            collapse_memory(live, other)
             live.expect("ShmemPmdMapped of the other mapping", size, other.smaps().shmem_pmd_mapped)
             expect_shared_still_closed(live, memory, (0, closed))
             fault.read_write_protect(on=False)

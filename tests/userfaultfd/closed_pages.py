@@ -28,7 +28,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory, word_read_by
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import collapse, pmd_size, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import collapse, collapse_memory, pmd_size, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
@@ -193,7 +193,7 @@ def collapsed(live: Live) -> None:
             live.expect("AnonHugePages while one is closed", 0, memory.smaps().anon_huge_pages)
             expect_closed(live, memory, (half, half + base))
             fault.read_write_protect(on=False)
-            collapse(live, partial(memory.advise, MADV_COLLAPSE))
+            collapse_memory(live, memory)
             live.expect("AnonHugePages when none is", memory.length, memory.smaps().anon_huge_pages)
             expect_closed(live, memory)
             memory.expect_filled(VALUE)

@@ -13,9 +13,16 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import collapse, let_only_pmd_inherit, map_aligned, map_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    collapse_memory,
+    let_only_pmd_inherit,
+    map_aligned,
+    map_file,
+    mount_tmpfs,
+    pmd_size,
+)
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_COLLAPSE, PR_SET_THP_DISABLE
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, PR_SET_THP_DISABLE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -201,7 +208,7 @@ def collapsed(live: Live) -> None:
                 _go_on(live, fault, 0, mapped)
             # nobody says whether it is refused: the file may have a huge page then, or not
             with suppress(Refused):
-                collapse(live, partial(memory.advise, MADV_COLLAPSE))
+                collapse_memory(live, memory)
             for offset in (base, size // 2, size - WORD):
                 found = value_or_signal(partial(file.actor.read, memory.address + offset))
                 known = {Quirk.COLLAPSE_MAPS_UNTOLD: _VALUE + offset}

@@ -12,10 +12,10 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.pagemap_scan import Is, protect
-from hugepage_qa.cases.thp_memory import collapse, map_aligned, pmd_size, shared_base_pages
+from hugepage_qa.cases.thp_memory import collapse_memory, map_aligned, pmd_size, shared_base_pages
 from hugepage_qa.cases.thp_policy import base_pages, set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED
+from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -76,7 +76,7 @@ def collapsed(live: Live) -> None:
             asks = memory.fork() if by_child else memory
             # nobody says that memory with a poisoned page is collapsed, or that it is not
             with suppress(Refused):
-                collapse(live, partial(asks.advise, MADV_COLLAPSE))
+                collapse_memory(live, asks)
             _expect_poisoned(live, memory, place)
         memory.actor.end()
 

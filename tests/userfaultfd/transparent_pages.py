@@ -15,6 +15,7 @@ from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
     collapse,
+    collapse_memory,
     let_only_pmd_inherit,
     pmd_size,
     room_for,
@@ -144,7 +145,7 @@ def collapsed(live: Live) -> None:
     live.expect("base pages that are protected", [half // live.base_page], protected_pages(memory))
     live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + half, _NEW_VALUE)
     fault.write_protect(on=False, offset=half, length=live.base_page)
-    collapse(live, partial(memory.advise, MADV_COLLAPSE))
+    collapse_memory(live, memory)
     live.expect("AnonHugePages when none is", memory.length, memory.smaps().anon_huge_pages)
     memory.expect_filled()
 
@@ -239,7 +240,7 @@ def collapsed_before_it_is_mapped(live: Live) -> None:
     fault.go_on(length=live.base_page)
     live.expect("the first word", 1, other.read())
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-    collapse(live, partial(owner.advise, MADV_COLLAPSE))
+    collapse_memory(live, owner)
     live.expect("ShmemPmdMapped", owner.length, owner.smaps().shmem_pmd_mapped)
     # what was mapped of base pages is not any more
     for offset in (0, live.base_page, other.size // 2, other.size - WORD):

@@ -4,7 +4,6 @@ import errno
 import mmap
 import os
 import signal
-from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
@@ -13,7 +12,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import (
     anon_huge_pages,
-    collapse,
+    collapse_memory,
     let_only_pmd_inherit,
     map_aligned,
     pmd_size,
@@ -22,7 +21,7 @@ from hugepage_qa.cases.thp_memory import (
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_COLLAPSE, MADV_DONTNEED
+from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
@@ -232,7 +231,7 @@ def huge_page_missing(live: Live) -> None:
     fault.unregister(page=0, length=2 * memory.size)
     live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
     first = Memory(live, memory.actor, memory.address, 1, memory.size)
-    collapse(live, partial(first.advise, MADV_COLLAPSE))
+    collapse_memory(live, first)
     with_blocks(live, memory.size, 2)
     # a read would map the huge zero page
     memory.touch(1, 0)

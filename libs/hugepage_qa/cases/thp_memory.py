@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from hugepage_qa.cases.added_up import add_up_counters
@@ -87,6 +88,11 @@ def collapse(live: Live, advise: Callable[[], object], node: int | None = None) 
         else:
             return
         live.host.pause(_PAUSE_SECONDS)
+
+
+def collapse_memory(live: Live, memory: Memory, node: int | None = None) -> None:
+    """Have the process of ``memory`` ask for all of it to be in huge pages, as ``collapse`` does, and raise as that."""
+    collapse(live, partial(memory.advise, MADV_COLLAPSE), node)
 
 
 def expect_no_collapse(live: Live, memory: Memory, number: int, advise: Callable[[], object] | None = None) -> None:

@@ -192,8 +192,7 @@ def a_page_given_back_is_not_counted(live: Live) -> None:
     since="5.13",  # UFFDIO_CONTINUE
 )
 def pages_that_a_program_fills(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(1)
+    file = new_memfd(live, pages=1)
     private, shared = live.map(1, file.actor), file.map(1)
     source = ordinary_memory(live, file.actor, live.size // live.base_page)
     copied = Userfault(private, Mode.MISSING, Feature.MISSING_HUGETLBFS)

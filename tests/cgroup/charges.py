@@ -146,8 +146,7 @@ def shared_pages_are_charged_to_the_first(live: Live, group: HugetlbGroup) -> No
 )
 def reservations_side_by_side(live: Live, group: HugetlbGroup) -> None:
     first, second = group.child("first"), group.child("second")
-    file = new_memfd(live)
-    file.truncate(6)
+    file = new_memfd(live, pages=6)
     # in this order each of them meets what another one has on both sides
     for each, page in ((first, 0), (first, 4), (second, 2), (second, 5), (first, 1), (second, 3)):
         theirs = file.actor.fork()

@@ -169,8 +169,7 @@ def logged_as_they_are_written(live: Live) -> None:
 )
 def page_given_back(live: Live) -> None:
     guest = KvmGuest(live)
-    file = new_memfd(live, guest.actor)
-    file.truncate(2)
+    file = new_memfd(live, guest.actor, pages=2)
     memory = file.map(2)
     given = guest.give(memory)
     expect_whole(live, guest, given)

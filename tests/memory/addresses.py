@@ -249,8 +249,7 @@ def across_the_window(live: Live) -> None:
 )
 def many_places(live: Live) -> None:
     need_places_of_any_size(live)
-    file = new_memfd(live)
-    file.truncate(2)
+    file = new_memfd(live, pages=2)
     mapped, beside = [], []
     for place in _places(live, file.actor):
         memory = file.map(2, at=place, flags=MAP_FIXED_NOREPLACE)

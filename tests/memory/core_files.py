@@ -109,8 +109,7 @@ def pages_of_files(live: Live) -> None:
     parent, directory = _parent(live)
     for shared, prot in product((False, True), (READ_WRITE, mmap.PROT_READ, 0)):
         with live.about(f"shared {shared}, protection {prot}"):
-            file = new_memfd(live, parent)
-            file.truncate(4)
+            file = new_memfd(live, parent, pages=4)
             brought = file.map(3)
             brought.fill(1)
             brought.unmap()

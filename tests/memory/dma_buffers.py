@@ -290,8 +290,7 @@ def _sealed_file(live: Live) -> tuple[HugeFile, int]:
     device = open_device(live, actor)
     if live.kernel_version < _TAKES_POOL_PAGES or _TAKES_NONE <= live.kernel_version < _TAKES_THEM_AGAIN:
         raise CannotRun("buffers of this kernel take no hugetlb pages")
-    file = new_memfd(live, actor, os.MFD_ALLOW_SEALING)
-    file.truncate(_PAGES)
+    file = new_memfd(live, actor, os.MFD_ALLOW_SEALING, pages=_PAGES)
     file.seal(fcntl.F_SEAL_SHRINK)
     return file, device
 

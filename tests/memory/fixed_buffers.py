@@ -60,8 +60,7 @@ def parts_of_hugetlb_pages(live: Live) -> None:
     sizes=Sizes.BUDDY,
 )
 def hugetlb_pages_in_any_order(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(2)
+    file = new_memfd(live, pages=2)
     file.map(2).fill(_VALUE)
     for order in ((1, 0, 1), (0, 0, 1), (1, 0, 0)):
         place = free_place(live, file.actor, _PAGES)

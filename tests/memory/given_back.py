@@ -49,8 +49,7 @@ def removed_from_a_file(live: Live) -> None:
         lambda file, _memory: file.punch(2, 1),
     )
     for remove in ways:
-        file = new_memfd(live)
-        file.truncate(4)
+        file = new_memfd(live, pages=4)
         memory = file.map(4)
         memory.fill()
         track_writes(memory).write_protect(length=memory.length)

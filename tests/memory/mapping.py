@@ -191,8 +191,7 @@ def pages_of_a_file_at_once(live: Live) -> None:
     for way, shared, prot in product(ways, (True, False), (READ_WRITE, mmap.PROT_READ)):
         if way == "MADV_POPULATE_WRITE" and not prot & mmap.PROT_WRITE:
             continue  # it is refused (madvise(2) EINVAL)
-        file = new_memfd(live)
-        file.truncate(2)
+        file = new_memfd(live, pages=2)
         file.map(1).touch(value=7)
         memory = _taken_at_once(live, open_again(live, file), way, shared=shared, prot=prot)
         copies = not shared and way != "MADV_POPULATE_READ" and bool(prot & mmap.PROT_WRITE)

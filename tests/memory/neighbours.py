@@ -205,8 +205,7 @@ def _expect_no_place(live: Live, actor: Actor) -> None:
     pages=_PAGES,
 )
 def protected_pages_of_a_pool(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(_PAGES)
+    file = new_memfd(live, pages=_PAGES)
     whole = file.map(_PAGES)
     whole.fill()
     for changes in _changes():

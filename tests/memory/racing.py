@@ -232,8 +232,7 @@ def stressed_file(live: Live) -> None:
     # a fault in what ftruncate() cuts off is truncation-passes-over-a-fault, which spoils the pool now and then
     cuts_only_untouched = live.has_bug(Quirk.TRUNCATION_PASSES_OVER_A_FAULT)
     lengths = (4, 5) if cuts_only_untouched else (2, 4)
-    file = new_memfd(live)
-    file.truncate(4)
+    file = new_memfd(live, pages=4)
     memory = file.map(4, noreserve=True)
     # of the same pages from the first: what a thread stored elsewhere would be other words
     other, descriptor, actor = file.map(2, first=1, noreserve=True), file.descriptor, file.actor

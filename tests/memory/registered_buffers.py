@@ -50,8 +50,7 @@ def hugetlb_buffers(live: Live) -> None:
     sizes=Sizes.BUDDY,  # no buffer is longer than a gigantic page
 )
 def page_at_several_addresses(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(2)
+    file = new_memfd(live, pages=2)
     place, order = free_place(live, file.actor, 5), (0, 1, 0, 0, 1)
     for number, page in enumerate(order):
         file.map(1, first=page, at=place + number * live.size, flags=MAP_FIXED)

@@ -23,8 +23,7 @@ REMAP = "remap_file_pages(2); Documentation/mm/remap_file_pages.rst; mm/mmap.c"
     pages=_PAGES,
 )
 def other_pages(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(_PAGES)
+    file = new_memfd(live, pages=_PAGES)
     memory, whole = file.map(_PAGES), file.map(_PAGES)
     whole.fill(_VALUE)
     for order in ((2, 1, 0), (1, 1, 1), (0, 1, 2)):
@@ -52,8 +51,7 @@ def other_pages(live: Live) -> None:
     pages=_PAGES,
 )
 def refused(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(_PAGES - 1)
+    file = new_memfd(live, pages=_PAGES - 1)
     memory, private = file.map(_PAGES - 1), live.map(1, file.actor)
     memory.fill(_VALUE)
     private.fill(_VALUE)

@@ -31,8 +31,7 @@ _FIRST, _LAST = 7, 9
 def in_a_huge_page(live: Live) -> None:
     for is_closed in (True, False):
         with live.about("a ring that is closed" if is_closed else "a ring whose user ends"):
-            file = new_memfd(live)
-            file.truncate(1)
+            file = new_memfd(live, pages=1)
             memory = file.map(1)
             ring = Ring.in_page(live, memory)
             ring.expect_working()

@@ -55,8 +55,7 @@ def whose_pages_a_policy_takes(live: Live) -> None:
             for shared, noreserve, of_process, by_allocation in _WAYS:
                 way = f"shared {shared}, noreserve {noreserve}, of the process {of_process}, allocated {by_allocation}"
                 with live.about(f"pages on {free}, {mode.name} of {wanted}, {way}"):
-                    file = new_memfd(live, actor)
-                    file.truncate(1)
+                    file = new_memfd(live, actor, pages=1)
                     memory = file.map(1, shared=shared, noreserve=noreserve)
                     if of_process:
                         set_policy(actor, mode, wanted)

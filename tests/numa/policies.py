@@ -67,8 +67,7 @@ def interleaved_by_their_place_in_the_file(live: Live) -> None:
         for first, pages in ((1, 1), (0, 2), (2, 2), (1, 2), (3, 1)):
             for of_process in (False, True):
                 with live.about(f"{pages} pages from {first} on, shared {shared}, policy of the process {of_process}"):
-                    file = new_memfd(live)
-                    file.truncate(_PAGES)
+                    file = new_memfd(live, pages=_PAGES)
                     memory = file.map(pages, shared=shared, first=first)
                     if of_process:
                         set_policy(file.actor, Mode.INTERLEAVE, nodes)

@@ -49,8 +49,7 @@ def by_their_place_in_the_file(live: Live) -> None:
     nodes = live.nodes[:2]
     for node in nodes:
         live.reserve(1, node)
-    file = new_memfd(live)
-    file.truncate(2 * _PAGES)
+    file = new_memfd(live, pages=2 * _PAGES)
     for number, weights in enumerate((*_WEIGHTS, {nodes[1]: 2})):
         chosen = weights if isinstance(weights, Mapping) else dict(zip(nodes, weights, strict=True))
         _give_weights(live, chosen)

@@ -339,8 +339,7 @@ def private_write_leaves_the_file(live: Live) -> None:
     "what is written privately to a hole of a file stays out of the file", "mmap(2) MAP_PRIVATE; mm/hugetlb.c", pages=2
 )
 def private_write_to_a_hole(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(1)
+    file = new_memfd(live, pages=1)
     private = file.map(1, shared=False)
     private.expect_zero(0)
     private.fill(2)

@@ -265,8 +265,7 @@ def holes_at_any_place(live: Live) -> None:
         *((size - base, 2 * base), (size - WORD, size + 2 * WORD), (WORD, 3 * size - 2 * WORD), (size, size)),
     )
     for offset, length in places:
-        file = new_memfd(live)
-        file.truncate(3)
+        file = new_memfd(live, pages=3)
         memory = file.map(3)
         memory.fill()
         end = offset + length

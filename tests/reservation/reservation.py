@@ -260,8 +260,7 @@ def no_theft_of_reserved_pages(live: Live) -> None:
 
 @RESERVATION.case("a page that was touched without reservation is no reserved page later", NO_RESERVE, pages=2)
 def touched_without_reservation(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(2)
+    file = new_memfd(live, pages=2)
     free_mapping = file.map(2, noreserve=True)
     free_mapping.touch(0)
     live.expect_pool(nr=2, free=1)

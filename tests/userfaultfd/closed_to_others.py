@@ -182,8 +182,7 @@ def read_by_another_process(live: Live) -> None:
     pages=4,
 )
 def private_mapping(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(2)
+    file = new_memfd(live, pages=2)
     shared = fill(file.map(2))
     private = file.map(2, shared=False)
     private.protect(_PROT_NONE)

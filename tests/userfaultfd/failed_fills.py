@@ -127,8 +127,7 @@ def filled_once_more(live: Live) -> None:
     pages=1,
 )
 def gone_on_once_more(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(1)
+    file = new_memfd(live, pages=1)
     memory = file.map(1)
     memory.fill(8)
     fault = Userfault(memory, Mode.MINOR, Feature.MINOR_HUGETLBFS)

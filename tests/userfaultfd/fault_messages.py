@@ -244,8 +244,7 @@ def offered(live: Live) -> None:
 
 def _of_a_file(live: Live, pages: int, there: int) -> Memory:
     """Map ``pages`` pages of a file, which has so many of them ``there``: the first faults of these are minor ones."""
-    file = new_memfd(live)
-    file.truncate(pages)
+    file = new_memfd(live, pages=pages)
     file.map(there).fill(_VALUE)
     return file.map(pages)
 

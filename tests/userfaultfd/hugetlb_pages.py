@@ -111,8 +111,7 @@ def copy_of_what_cannot_be_read(live: Live) -> None:
 def copy_into_a_file(live: Live) -> None:
     source = live.map(1)
     source.fill(7)
-    file = new_memfd(live, source.actor)
-    file.truncate(1)
+    file = new_memfd(live, source.actor, pages=1)
     memory = file.map(1)
     fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
     fault.copy(source)
@@ -127,8 +126,7 @@ def copy_beside_a_page(live: Live) -> None:
     source = live.map(1)
     source.fill(7)
     for present, absent, free in ((0, 1, 2), (1, 0, 0)):
-        file = new_memfd(live, source.actor)
-        file.truncate(2)
+        file = new_memfd(live, source.actor, pages=2)
         memory = file.map(2)
         memory.touch(present, 5)
         fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
@@ -148,8 +146,7 @@ def copy_beside_a_page(live: Live) -> None:
 def copy_behind_the_end_of_a_file(live: Live) -> None:
     source = live.map(1)
     source.fill(7)
-    file = new_memfd(live, source.actor)
-    file.truncate(2)
+    file = new_memfd(live, source.actor, pages=2)
     memory = file.map(2)
     fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
     file.truncate(1)
@@ -169,8 +166,7 @@ def copy_behind_the_end_of_a_file(live: Live) -> None:
 )
 def parts_of_pages(live: Live) -> None:
     half = live.size // 2
-    file = new_memfd(live)
-    file.truncate(1)
+    file = new_memfd(live, pages=1)
     memory, other = file.map(1), file.map(1)
     memory.fill(3)
     part = Memory(live, file.actor, other.address, 1, half)
@@ -221,8 +217,7 @@ def copy_that_is_protected(live: Live) -> None:
     pages=1,
 )
 def minor_fault(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(1)
+    file = new_memfd(live, pages=1)
     owner, other = file.map(1), file.map(1)
     fault = Userfault(other, Mode.MINOR, Feature.MINOR_HUGETLBFS)
     live.expect_errno(errno.EFAULT, fault.go_on)
@@ -249,8 +244,7 @@ def minor_fault(live: Live) -> None:
     pages=2,
 )
 def minor_fault_of_a_private_mapping(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(1)
+    file = new_memfd(live, pages=1)
     owner = file.map(1)
     owner.fill(5)
     private = file.map(1, shared=False)

@@ -134,8 +134,7 @@ def given_back(live: Live) -> None:
         ("cut", True, 0, cut),
     )
     for name, shared, value, give_back in ways:
-        file = new_memfd(live)
-        file.truncate(2)
+        file = new_memfd(live, pages=2)
         memory = fill(file.map(2) if shared else live.map(2, file.actor, noreserve=True))
         close(memory)
         give_back(file, memory)

@@ -290,8 +290,7 @@ def part_of_a_mapping(live: Live) -> None:
     pages=2,
 )
 def not_registered(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(2)
+    file = new_memfd(live, pages=2)
     memory = file.map(2)
     actor = memory.actor
     fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)

@@ -102,8 +102,7 @@ def protected_before_it_is_there(live: Live) -> None:
     pages=1,
 )
 def protected_page_unmapped(live: Live) -> None:
-    file = new_memfd(live)
-    file.truncate(1)
+    file = new_memfd(live, pages=1)
     memory = file.map(1)
     memory.fill(3)
     fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
@@ -148,8 +147,7 @@ def _expect_still_protected(live: Live, memory: Memory) -> None:
 )
 def protected_holes_are_no_pages(live: Live) -> None:
     for shared in (True, False):
-        file = new_memfd(live)
-        file.truncate(3)
+        file = new_memfd(live, pages=3)
         memory = file.map(3) if shared else live.map(3, file.actor, noreserve=True)
         _expect_there(live, memory)
         fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)

@@ -171,8 +171,7 @@ def new_pages(live: Live, pages: int, *, shared: bool) -> Memory:
     """Map pages of a pool, private ones or those of a file."""
     if not shared:
         return live.map(pages)
-    file = new_memfd(live)
-    file.truncate(pages)
+    file = new_memfd(live, pages=pages)
     return file.map(pages)
 
 

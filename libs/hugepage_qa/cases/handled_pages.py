@@ -85,8 +85,7 @@ def hugetlb_kinds(live: Live, more: Feature = _NO_FEATURE) -> list[Callable[[], 
         return _protected("protected", memory, Feature.WP_HUGETLBFS_SHMEM | more)
 
     def of_a_file() -> Watched:
-        file = new_memfd(live)
-        file.truncate(PAGES)
+        file = new_memfd(live, pages=PAGES)
         file.map(PAGES).fill(_VALUE)
         return _of_a_file("in the file", file.map(PAGES), Feature.MINOR_HUGETLBFS | more)
 

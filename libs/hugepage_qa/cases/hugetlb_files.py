@@ -143,11 +143,14 @@ def open_again(live: Live, file: HugeFile, actor: Actor | None = None, flags: in
     return open_file(live, f"/proc/{file.actor.pid}/fd/{file.descriptor}", actor, flags)
 
 
-def new_memfd(live: Live, actor: Actor | None = None, flags: int = 0) -> HugeFile:
-    """Create an empty file without a name; ``flags`` are further MFD_* flags. Raises OSError."""
+def new_memfd(live: Live, actor: Actor | None = None, flags: int = 0, *, pages: int = 0) -> HugeFile:
+    """Create a file without a name, ``pages`` pages long; ``flags`` are further MFD_* flags. Raises OSError."""
     actor = actor or live.actor()
     flags |= os.MFD_HUGETLB | live.size_flag
-    return HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", flags))
+    file = HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", flags))
+    if pages:
+        file.truncate(pages)
+    return file
 
 
 def new_memfd_of_no_size(live: Live) -> HugeFile:

@@ -205,8 +205,7 @@ class _Soak:
             case Kind.PRIVATE_HUGETLB:
                 return live.map(race.pages), -1
             case Kind.SHARED_HUGETLB:
-                file = new_memfd(live)
-                file.truncate(race.pages)
+                file = new_memfd(live, pages=race.pages)
                 # a touch while the file becomes shorter may spoil reservations (truncation-passes-over-a-fault)
                 is_truncated = any(name == "truncate" for name, *_part in race.parts)
                 return file.map(race.pages, noreserve=is_truncated), file.descriptor

@@ -1,11 +1,19 @@
 """Threads and processes that wait for a program to handle their faults: it is told of the oldest fault first."""
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import permutations, product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.handled_pages import PAGES, WORD_OF_A_THREAD, Watched, huge_kinds, hugetlb_kinds, other_kinds
+from hugepage_qa.cases.handled_pages import (
+    PAGES,
+    WORD_OF_A_THREAD,
+    Watched,
+    huge_kinds,
+    hugetlb_kinds,
+    judge_each,
+    other_kinds,
+)
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.thp_memory import map_aligned
@@ -29,26 +37,18 @@ _ROOMS = ((PAGES,), (1,) * PAGES, (PAGES - 1, 1))
 
 @IN_ORDER.case(OF_THREADS, OLDEST_FIRST, since="5.19", sizes=Sizes.BUDDY, pages=2 * PAGES)
 def of_hugetlb_pages(live: Live) -> None:
-    _for_each_kind(live, hugetlb_kinds(live))
+    judge_each(live, hugetlb_kinds(live), _expect_in_order)
     live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
 
 
 @IN_ORDER.case(OF_THREADS, OLDEST_FIRST, since="5.19", sizes=Sizes.ONCE)
 def of_base_pages(live: Live) -> None:
-    _for_each_kind(live, other_kinds(live))
+    judge_each(live, other_kinds(live), _expect_in_order)
 
 
 @IN_ORDER.case(OF_THREADS, OLDEST_FIRST, since="5.19", sizes=Sizes.ONCE)
 def of_huge_pages(live: Live) -> None:
-    _for_each_kind(live, huge_kinds(live))
-
-
-def _for_each_kind(live: Live, kinds: Sequence[Callable[[], Watched]]) -> None:
-    for make in kinds:
-        watched = make()
-        with live.about(watched.name):
-            _expect_in_order(live, watched)
-        watched.memory.actor.end()
+    judge_each(live, huge_kinds(live), _expect_in_order)
 
 
 def _expect_in_order(live: Live, watched: Watched) -> None:

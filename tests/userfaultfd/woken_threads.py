@@ -1,7 +1,6 @@
 """Threads that wait for a program to handle their faults: who is told of them, who is woken, and who waits on."""
 
 import errno
-from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import combinations
 
@@ -14,12 +13,13 @@ from hugepage_qa.cases.handled_pages import (
     addresses,
     huge_kinds,
     hugetlb_kinds,
+    judge_each,
     marked_kinds,
     other_kinds,
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import value_or_signal
-from hugepage_qa.cases.userfaultfd import MESSAGE_SIZE, Feature
+from hugepage_qa.cases.userfaultfd import MESSAGE_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Came
 
@@ -65,50 +65,30 @@ _RUNNING = "running"
 
 @WOKEN.case(WOKEN_ALONE, WAKES, since="5.19", sizes=Sizes.BUDDY, pages=2 * PAGES)
 def of_hugetlb_pages(live: Live) -> None:
-    for make in (kind for more in addresses(live) for kind in hugetlb_kinds(live, more)):
-        watched = make()
-        with live.about(watched.name):
-            _expect_woken_alone(live, watched)
-        watched.memory.actor.end()
-        live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
+    judge_each(live, (kind for more in addresses(live) for kind in hugetlb_kinds(live, more)), _expect_woken_alone)
+    live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
 
 
 @WOKEN.case(WOKEN_ALONE, WAKES, since="5.19", sizes=Sizes.ONCE)
 def of_other_pages(live: Live) -> None:
-    for make in (kind for more in addresses(live) for kind in other_kinds(live, more)):
-        watched = make()
-        with live.about(watched.name):
-            _expect_woken_alone(live, watched)
-        watched.memory.actor.end()
+    judge_each(live, (kind for more in addresses(live) for kind in other_kinds(live, more)), _expect_woken_alone)
 
 
 @WOKEN.case(TOLD_ONCE, READS, since="5.19", sizes=Sizes.BUDDY, pages=2 * PAGES)
 def told_of_hugetlb_pages(live: Live) -> None:
-    for make in hugetlb_kinds(live):
-        watched = make()
-        with live.about(watched.name):
-            _expect_told_once(live, watched)
-        watched.memory.actor.end()
-        live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
+    judge_each(live, hugetlb_kinds(live), _expect_told_once)
+    live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
 
 
 @WOKEN.case(TOLD_ONCE, READS, since="5.19", sizes=Sizes.ONCE)
 def told_of_other_pages(live: Live) -> None:
-    for make in other_kinds(live):
-        watched = make()
-        with live.about(watched.name):
-            _expect_told_once(live, watched)
-        watched.memory.actor.end()
+    judge_each(live, other_kinds(live), _expect_told_once)
 
 
 @WOKEN.case(ASLEEP, SLEEPS, since="5.19", sizes=Sizes.BUDDY, pages=2 * PAGES)
 def asleep_for_hugetlb_pages(live: Live) -> None:
-    for make in hugetlb_kinds(live):
-        watched = make()
-        with live.about(watched.name):
-            _expect_asleep(live, watched)
-        watched.memory.actor.end()
-        live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
+    judge_each(live, hugetlb_kinds(live), _expect_asleep)
+    live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
 
 
 @WOKEN.case(
@@ -120,42 +100,25 @@ def asleep_for_hugetlb_pages(live: Live) -> None:
     pages=2 * PAGES,
 )
 def of_protected_holes(live: Live) -> None:
-    for make in marked_kinds(live):
-        for expect in (_expect_asleep, _expect_woken_alone, _expect_told_once):
-            watched = make()
-            with live.about(watched.name):
-                expect(live, watched)
-            watched.memory.actor.end()
-            live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
+    judge_each(live, marked_kinds(live), _expect_asleep, _expect_woken_alone, _expect_told_once)
+    live.expect_pool(nr=2 * PAGES, free=2 * PAGES)
 
 
 @WOKEN.case(ASLEEP, SLEEPS, since="5.19", sizes=Sizes.ONCE)
 def asleep_for_other_pages(live: Live) -> None:
-    for make in (*huge_kinds(live), *other_kinds(live)):
-        watched = make()
-        with live.about(watched.name):
-            _expect_asleep(live, watched)
-        watched.memory.actor.end()
+    judge_each(live, (*huge_kinds(live), *other_kinds(live)), _expect_asleep)
 
 
+# where a thread does not sleep the others wait in vain: it is judged first
 @WOKEN.case(WOKEN_ALONE, WAKES, since="5.19", sizes=Sizes.ONCE)
 def of_huge_pages(live: Live) -> None:
-    _for_huge_pages(live, addresses(live), _expect_woken_alone)
+    kinds = (kind for more in addresses(live) for kind in huge_kinds(live, more))
+    judge_each(live, kinds, _expect_asleep, _expect_woken_alone)
 
 
 @WOKEN.case(TOLD_ONCE, READS, since="5.19", sizes=Sizes.ONCE)
 def told_of_huge_pages(live: Live) -> None:
-    _for_huge_pages(live, [Feature(0)], _expect_told_once)
-
-
-def _for_huge_pages(live: Live, features: Iterable[Feature], judge: Callable[[Live, Watched], None]) -> None:
-    """Judge huge pages of each kind, if one thread that waits for them sleeps."""
-    for make in (kind for more in features for kind in huge_kinds(live, more)):
-        for expect in (_expect_asleep, judge):
-            watched = make()
-            with live.about(watched.name):
-                expect(live, watched)
-            watched.memory.actor.end()
+    judge_each(live, huge_kinds(live), _expect_asleep, _expect_told_once)
 
 
 def _expect_woken_alone(live: Live, watched: Watched) -> None:

@@ -70,6 +70,16 @@ def addresses(live: Live) -> tuple[Feature, ...]:
     return (_NO_FEATURE,) if live.host.architecture == "s390x" else (_NO_FEATURE, Feature.EXACT_ADDRESS)
 
 
+def judge_each(live: Live, kinds: Iterable[Callable[[], Watched]], *judges: Callable[[Live, Watched], None]) -> None:
+    """Have each of ``judges`` judge memory of each of ``kinds``, which is made anew for it and given back."""
+    for make in kinds:
+        for judge in judges:
+            watched = make()
+            with live.about(watched.name):
+                judge(live, watched)
+            watched.memory.actor.end()
+
+
 def hugetlb_kinds(live: Live, more: Feature = _NO_FEATURE) -> list[Callable[[], Watched]]:
     """Return makers of hugetlb pages: missing, protected ones, and those of a file that are not mapped yet."""
 

@@ -28,7 +28,7 @@ static const struct {
 	CALL(fchmodat), CALL(fchown), CALL(fchownat), CALL(utimensat), CALL(fsetxattr), CALL(fgetxattr),
 	CALL(memfd_create), CALL(shmget), CALL(shmat), CALL(shmdt), CALL(shmctl), CALL(set_mempolicy), CALL(mbind),
 	CALL(get_mempolicy), CALL(move_pages), CALL(migrate_pages), CALL(sched_setaffinity), CALL(prctl),
-	CALL(getrusage), CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
+	CALL(setresuid), CALL(setresgid), CALL(setgroups), CALL(fstatfs), CALL(vmsplice), CALL(pipe2),
 	CALL(process_vm_readv), CALL(process_vm_writev), CALL(userfaultfd), CALL(ioctl), CALL(setrlimit), CALL(fcntl),
 	CALL(fsync), CALL(mount), CALL(statx), CALL(copy_file_range), CALL(brk), CALL(unshare), CALL(rt_sigprocmask),
 	CALL(rt_sigpending), CALL(rt_sigtimedwait), CALL(io_uring_setup), CALL(io_uring_register),

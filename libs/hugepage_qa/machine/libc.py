@@ -60,15 +60,17 @@ BUSY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
 
 
-def retry_while_busy(removal: Callable[[], None], seconds: float = BUSY_SECONDS) -> None:
+def retry_while_busy(removal: Callable[[], object], seconds: float = BUSY_SECONDS) -> None:
     """Call ``removal`` until the kernel no longer answers EBUSY, for ``seconds``. Raises OSError."""
     deadline = time.monotonic() + seconds
     while True:
         # before the call: one that was kept from running for so long tries once more
         is_last = time.monotonic() > deadline
         try:
-            return removal()
+            removal()
         except OSError as error:
             if error.errno != errno.EBUSY or is_last:
                 raise
+        else:
+            return
         time.sleep(_PAUSE_SECONDS)

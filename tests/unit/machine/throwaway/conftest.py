@@ -12,7 +12,7 @@ import pytest
 from tests.unit.machine.throwaway.backends import CONFIG, Backend, boot
 from tests.unit.process.local_agent import LocalAgent, actor_program, start_agent
 
-from hugepage_qa.machine import throwaway_machine
+from hugepage_qa.machine import throwaway_files, throwaway_machine
 from hugepage_qa.machine.real_machine import RealMachine
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
 from hugepage_qa.process.text_program_build import loaded_with
@@ -30,8 +30,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "machine"
     (root / "tmp").mkdir(parents=True)
     (root / "disk").mkdir()
-    monkeypatch.setattr(throwaway_machine, "_SCRATCH", str(root / "tmp"))
-    monkeypatch.setattr(throwaway_machine, "_DISK", str(root / "disk"))
+    monkeypatch.setattr(throwaway_files, "_SCRATCH", str(root / "tmp"))
+    monkeypatch.setattr(throwaway_files, "_DISK", str(root / "disk"))
     monkeypatch.setattr(throwaway_machine, "_ACTOR", str(actor_program()))
     monkeypatch.setattr(
         throwaway_machine,
@@ -50,7 +50,7 @@ def machine(agent: LocalAgent, place: Path, tmp_path: Path) -> ThrowawayMachine:
 @pytest.fixture
 def disk(machine: ThrowawayMachine, monkeypatch: pytest.MonkeyPatch) -> ThrowawayMachine:
     """The machine, whose directory for a disk is taken for one."""
-    monkeypatch.setattr(machine, "_disk_refusal", "")
+    monkeypatch.setattr(machine._files, "_disk_refusal", "")
     return machine
 
 

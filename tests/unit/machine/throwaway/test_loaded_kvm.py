@@ -15,7 +15,7 @@ def test_what_the_kernel_has_of_kvm_is_loaded_once(
 ) -> None:
     (tmp_path / "kvm-amd.ko").write_bytes(b"\0depends=kvm,ccp\0")
     (tmp_path / "kvm.ko").write_bytes(b"a module")
-    machine._modules = tuple(tmp_path.glob("*.ko"))
+    machine._files._modules = tuple(tmp_path.glob("*.ko"))
     loaded = []
     ask = machine._channel.ask
 

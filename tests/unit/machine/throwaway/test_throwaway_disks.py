@@ -23,8 +23,8 @@ def with_disks(machine: ThrowawayMachine, monkeypatch: pytest.MonkeyPatch, *seri
     files = {f"sys/block/vd{letter}/serial": serial for letter, serial in zip("abc", serials, strict=False)}
     asked: list[tuple[str, ...]] = []
     ask = machine._channel.ask
-    monkeypatch.setattr(machine, "_names", lambda _path: [path.split("/")[2] for path in files])
-    monkeypatch.setattr(machine, "_read", files.get)
+    monkeypatch.setattr(machine._files, "names", lambda _path: [path.split("/")[2] for path in files])
+    monkeypatch.setattr(machine._files, "read", files.get)
 
     def noted(letter: str, *fields: Any) -> Any:
         asked.append((letter, *map(str, fields)))
@@ -40,7 +40,7 @@ def test_a_disk_is_found_by_its_name_and_mounted_once(
     (tmp_path / "xfs.ko").write_bytes(b"\0depends=libcrc32c\0")
     (tmp_path / "libcrc32c.ko").write_bytes(b"a module")
     (tmp_path / "crc32c-cryptoapi.ko").write_bytes(b"what btrfs finds by itself")
-    machine._modules = tuple(tmp_path.glob("*.ko"))
+    machine._files._modules = tuple(tmp_path.glob("*.ko"))
     asked = with_disks(machine, monkeypatch, "\n", "btrfs\n", "xfs\n")
     point = Host(machine).disk("xfs")
     assert Host(machine).disk("xfs") == point == f"{place}/tmp/xfs-1"
@@ -57,7 +57,7 @@ def test_the_disk_for_programs_and_swap_is_found_by_its_name_in_any_order(
     machine: ThrowawayMachine, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = with_disks(machine, monkeypatch, "xfs\n", "btrfs\n", "ext4\n")
-    assert machine._mount_disk() == ""
+    assert machine._files._mount_disk() == ""
     assert asked == [("M", "/dev/vdc", f"{place}/disk", "ext4", "")]
 
 
@@ -133,12 +133,12 @@ def test_modules_are_loaded_once_each_behind_what_it_needs(
 ) -> None:
     (tmp_path / "rdma_rxe.ko").write_bytes(b"\0depends=ib_core\0")
     (tmp_path / "ib_core.ko").write_bytes(b"a module")
-    machine._modules = tuple(tmp_path.glob("*.ko"))
+    machine._files._modules = tuple(tmp_path.glob("*.ko"))
     asked = with_disks(machine, monkeypatch)
     assert not Host(machine).has_modules(["rdma_rxe"])
     loaded = [one[1:] for one in asked if one[0] == "i"]
     assert loaded == [(f"{place}/tmp/ib_core.ko",), (f"{place}/tmp/rdma_rxe.ko",)]
-    monkeypatch.setattr(machine, "_names", lambda _path: ["refcnt"])
+    monkeypatch.setattr(machine._files, "names", lambda _path: ["refcnt"])
     assert Host(machine).has_modules(["rdma_rxe"])
     assert [one[1:] for one in asked if one[0] == "i"] == loaded
 

@@ -21,7 +21,8 @@ from hugepage_qa.cases.thp_memory import (
     shared_huge_pages,
 )
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
-from hugepage_qa.cases.userfaultfd import Feature, Mode, PageFault, Told, Userfault
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 ABSENT = Area("userfaultfd/absent-sources")

@@ -13,7 +13,8 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import advised_shared_memory, need_blocks
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.cases.userfaultfd import Feature, Mode, PageFault, Told, Userfault, offered_features
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, offered_features
+from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
 from hugepage_qa.version import KernelVersion

@@ -13,7 +13,6 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import OF_A_FILE, WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.userfaultfd import (
-    MESSAGE_SIZE,
     USER_MODE_ONLY,
     Feature,
     Mode,
@@ -22,6 +21,7 @@ from hugepage_qa.cases.userfaultfd import (
     offered_features,
     register_range,
 )
+from hugepage_qa.cases.userfaultfd_messages import MESSAGE_SIZE
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC

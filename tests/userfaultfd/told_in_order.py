@@ -17,7 +17,8 @@ from hugepage_qa.cases.handled_pages import (
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.thp_memory import map_aligned
-from hugepage_qa.cases.userfaultfd import MESSAGE_SIZE, Feature, Mode, PageFault, Told, Userfault
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd_messages import MESSAGE_SIZE, PageFault, Told
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came
 

@@ -19,7 +19,7 @@ from hugepage_qa.cases.handled_pages import (
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import value_or_signal
-from hugepage_qa.cases.userfaultfd import MESSAGE_SIZE
+from hugepage_qa.cases.userfaultfd_messages import MESSAGE_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Came
 

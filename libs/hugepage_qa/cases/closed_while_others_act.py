@@ -22,7 +22,8 @@ from hugepage_qa.cases.forced_writes import debugging
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io, word_from
-from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd_messages import Event
 from hugepage_qa.process.actor import Came
 
 #: what others write

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned
-from hugepage_qa.cases.userfaultfd import Feature, Mode, PageFault, Told, Userfault
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MADV_POPULATE_WRITE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Argument, Came

@@ -10,7 +10,8 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, expect_huge_zeroes, huge_pages, set_policy
-from hugepage_qa.cases.userfaultfd import Feature, Mode, PageFault, Told, Userfault, offered_features
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, offered_features
+from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MREMAP_MAYMOVE
 

@@ -9,7 +9,8 @@ from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_refused
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned
-from hugepage_qa.cases.userfaultfd import Event, Feature, Mode, PageFault, Told, Userfault
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd_messages import Event, PageFault, Told
 from hugepage_qa.process.actor import Came
 
 _VALUE = 79

@@ -4,7 +4,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from hugepage_qa.cases.capabilities import SYS_ADMIN, without_capability
+from hugepage_qa.cases.capabilities import SYS_ADMIN, become_nobody, without_capability
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.khugepaged_clock import let_rest
@@ -15,7 +15,6 @@ from hugepage_qa.cases.thp_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import become_nobody
 
 HIDDEN_FRAMES = Area("accounting/hidden-frames")
 DOC = "Documentation/admin-guide/mm/pagemap.rst: since Linux 4.2 the PFN field is zeroed without CAP_SYS_ADMIN"

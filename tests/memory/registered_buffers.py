@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Sequence
 
+from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
 from hugepage_qa.cases.live import Live
@@ -14,7 +15,7 @@ from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused, become_nobody
+from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
 
 BUFFERS = Area("memory/registered-buffers")

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 
-from hugepage_qa.cases.capabilities import IPC_LOCK, become_user_with, without_capability
+from hugepage_qa.cases.capabilities import IPC_LOCK, become_nobody, become_user_with, without_capability
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
@@ -29,7 +29,7 @@ from hugepage_qa.cases.segment_namespace import in_own_namespace, new_segment, w
 from hugepage_qa.kernel.uapi import NOBODY, RLIMIT_MEMLOCK
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, become_nobody
+from hugepage_qa.process.actor import Actor
 
 SEGMENT_CONTROL = Area("memory/segment-control")
 STATUS = "shmctl(2) IPC_STAT; ipc/shm.c shmctl_stat()"

@@ -4,6 +4,7 @@ import errno
 import mmap
 import signal
 
+from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import (
     IPC_CREAT,
@@ -29,7 +30,7 @@ from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused, become_nobody
+from hugepage_qa.process.actor import Refused
 
 SEGMENTS = Area("memory/segments")
 GET = f"{HUGETLB_DOC} SHM_HUGETLB; shmget(2); ipc/shm.c newseg()"

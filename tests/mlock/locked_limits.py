@@ -5,6 +5,7 @@ import mmap
 from collections.abc import Iterable
 from itertools import product
 
+from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -14,7 +15,6 @@ from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import become_nobody
 
 LOCKED_LIMITS = Area("mlock/locked-limits", sizes=Sizes.ONCE)
 

@@ -4,6 +4,7 @@ import errno
 from collections.abc import Callable
 from functools import partial
 
+from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -25,7 +26,7 @@ from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, become_nobody
+from hugepage_qa.process.actor import Actor
 
 RIGHTS = Area("numa/rights-to-move")
 

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 
+from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -13,7 +14,6 @@ from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import become_nobody
 
 POOL = Area("pool/pool")
 SYSCTL = "proc/sys/vm/nr_hugepages"

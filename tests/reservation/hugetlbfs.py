@@ -7,6 +7,7 @@ import signal
 from functools import partial
 from itertools import product
 
+from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -16,7 +17,7 @@ from hugepage_qa.cases.shown_mounts import mounted_options, shown_page_size
 from hugepage_qa.kernel.uapi import AT_FDCWD, NOBODY
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, become_nobody
+from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import format_size
 
 HUGETLBFS = Area("reservation/hugetlbfs")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from hugepage_qa.cases.capabilities import become_nobody, become_user
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus
 from hugepage_qa.cases.hugetlb_files import HugeFile, look_at, new_memfd, open_directory, open_file
@@ -23,7 +24,7 @@ from hugepage_qa.kernel.uapi import (
     O_NOATIME,
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, become_nobody, become_user
+from hugepage_qa.process.actor import Actor
 
 OWNERS = Area("reservation/hugetlbfs-owners")
 FILES = "fs/hugetlbfs/inode.c"

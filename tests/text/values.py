@@ -3,6 +3,7 @@
 import errno
 import os
 
+from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetext import (
     ENABLED,
@@ -18,7 +19,6 @@ from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.program_text import Generation, accept_enabled, accept_threshold
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import become_nobody
 from hugepage_qa.version import KernelVersion
 
 VALUES = Area("text/values", sizes=Sizes.ONCE)

@@ -4,6 +4,7 @@ import errno
 from functools import partial
 from itertools import product
 
+from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short
 from hugepage_qa.cases.live import Live
@@ -21,7 +22,7 @@ from hugepage_qa.cases.thp_memory import (
 from hugepage_qa.cases.thp_policy import set_policy, unadvised_base_pages
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused, become_nobody
+from hugepage_qa.process.actor import Refused
 
 OTHERS = Area("thp/collapse-and-others", sizes=Sizes.ONCE)
 DOC = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"

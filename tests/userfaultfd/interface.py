@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 
+from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import Segment, get_segment
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -26,7 +27,7 @@ from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused, become_nobody
+from hugepage_qa.process.actor import Actor, Refused
 
 INTERFACE = Area("userfaultfd/interface")
 

@@ -1,9 +1,10 @@
-"""Capabilities of actors (capabilities(7)): taken from root, or kept by who is root no more."""
+"""Who an actor acts as, and what it may do (capabilities(7)): taken from root, or kept by who is root no more."""
 
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hugepage_qa.kernel.uapi import NOBODY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
 
@@ -11,6 +12,21 @@ from hugepage_qa.process.actor import Actor, Refused
 IPC_LOCK, SYS_ADMIN = 14, 21
 _VERSION = 0x20080522
 _PR_SET_KEEPCAPS = 8
+
+
+def become_nobody(actor: Actor, *groups: int) -> None:
+    """Make ``actor`` the user and the group without rights, with the supplementary ``groups``."""
+    become_user(actor, NOBODY, *groups)
+
+
+def become_user(actor: Actor, user: int, *groups: int) -> None:
+    """Make ``actor`` an unprivileged user, in the group of that number and ``groups``; its rights do not come back."""
+    if groups:
+        actor.call("setgroups", len(groups), actor.uapi.pack(f"{len(groups)}I", *groups))
+    else:
+        actor.call("setgroups", 0, 0)
+    actor.call("setresgid", user, user, user)
+    actor.call("setresuid", user, user, user)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What an actor can be asked to do, and who it acts as."""
+"""What an actor can be asked to do."""
 
 import errno
 import mmap
@@ -12,7 +12,7 @@ from enum import Enum, Flag
 from pathlib import Path
 from typing import Protocol
 
-from hugepage_qa.kernel.uapi import NOBODY, SIG_BLOCK, Uapi, find_uapi
+from hugepage_qa.kernel.uapi import SIG_BLOCK, Uapi, find_uapi
 from hugepage_qa.process.actor_link import start_link
 
 Argument = int | str | bytes
@@ -358,21 +358,6 @@ def _words(answer: str) -> list[str]:
             raise Fault(*(int(word) for word in words))
         case _:
             raise ValueError(f"the actor answers {answer!r}")
-
-
-def become_nobody(actor: Actor, *groups: int) -> None:
-    """Make ``actor`` the user and the group without rights, with the supplementary ``groups``."""
-    become_user(actor, NOBODY, *groups)
-
-
-def become_user(actor: Actor, user: int, *groups: int) -> None:
-    """Make ``actor`` an unprivileged user, in the group of that number and ``groups``; its rights do not come back."""
-    if groups:
-        actor.call("setgroups", len(groups), actor.uapi.pack(f"{len(groups)}I", *groups))
-    else:
-        actor.call("setgroups", 0, 0)
-    actor.call("setresgid", user, user, user)
-    actor.call("setresuid", user, user, user)
 
 
 def set_alarm(actor: Actor, seconds: int) -> None:

@@ -14,7 +14,9 @@ from hugepage_qa.cases.file_text import (
     expect_whole_pages,
     is_eligible,
     need_base_pages_in_cache,
+    need_eligible,
     start_collapsible,
+    start_eligible_library,
     start_touched,
     whole_pages,
 )
@@ -78,8 +80,7 @@ def text_on_btrfs(live: Live) -> None:
 )
 def counted_text(live: Live) -> None:
     started = [start_touched(live, Kind.LIBRARY)]
-    if not is_eligible(live, started[0]):
-        raise CannotRun("no text becomes huge on this kernel: THPeligible is 0")
+    need_eligible(live, started[0])
     # MADV_COLLAPSE alone makes it huge
     live.set_knob(f"{DIRECTORY}/enabled", "never")
     whole = whole_pages(live, started[0])
@@ -122,11 +123,7 @@ def counted_text(live: Live) -> None:
     until="6.16",
 )
 def text_that_is_written(live: Live) -> None:
-    # a file of its own: of one that was huge before, a count that is wrong may be right by chance
-    library = start_touched(live, Kind.LIBRARY, tail=huge_page_of_text(live) // 4)
-    need_base_pages_in_cache(live, library)
-    if not is_eligible(live, library):
-        raise CannotRun("no text becomes huge on this kernel: THPeligible is 0")
+    library = start_eligible_library(live)
     whole = whole_pages(live, library)
     writer = live.actor()
     for _time in range(2):

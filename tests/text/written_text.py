@@ -5,21 +5,12 @@ from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
-from hugepage_qa.cases.file_text import (
-    absent_pages,
-    collapse_text,
-    is_eligible,
-    need_base_pages_in_cache,
-    start_touched,
-    whole_pages,
-)
-from hugepage_qa.cases.hugetext import huge_page_of_text
+from hugepage_qa.cases.file_text import absent_pages, collapse_text, start_eligible_library, whole_pages
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
-from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 WRITTEN = Area("text/written-text", sizes=Sizes.ONCE)
@@ -53,11 +44,7 @@ def written_when_it_was_split(live: Live) -> None:
 
 def _expect_kept(live: Live, leave: Callable[[Live, TextProgram], TextProgram]) -> None:
     """Have a file no longer be huge, and expect opens for writing to leave the base pages of it that are cached."""
-    # a file of its own: of one that was huge before, a count that is wrong may be right by chance
-    library = start_touched(live, Kind.LIBRARY, tail=huge_page_of_text(live) // 4)
-    need_base_pages_in_cache(live, library)
-    if not is_eligible(live, library):
-        raise CannotRun("no text becomes huge on this kernel: THPeligible is 0")
+    library = start_eligible_library(live)
     # MADV_COLLAPSE alone makes it huge
     live.set_knob(f"{DIRECTORY}/enabled", "never")
     every = pmd_size(live) // live.base_page

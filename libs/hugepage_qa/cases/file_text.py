@@ -147,6 +147,24 @@ def _is_trusted(live: Live, program: TextProgram) -> bool:
     return live.kernel_version >= _TRUSTED_SINCE and mount is not None and mount.type == "xfs"
 
 
+def start_eligible_library(live: Live) -> TextProgram:
+    """Start and run a library of a huge page of text, which is to become huge, in a file of its own.
+
+    Raises CannotRun where no text becomes huge, or large folios are in the page cache by themselves.
+    """
+    # of a file that was huge before, a count that is wrong may be right by chance
+    library = start_touched(live, Kind.LIBRARY, tail=huge_page_of_text(live) // 4)
+    need_base_pages_in_cache(live, library)
+    need_eligible(live, library)
+    return library
+
+
+def need_eligible(live: Live, program: TextProgram) -> None:
+    """Raise CannotRun where no text becomes huge."""
+    if not is_eligible(live, program):
+        raise CannotRun("no text becomes huge on this kernel: THPeligible is 0")
+
+
 def need_base_pages_in_cache(live: Live, program: TextProgram) -> None:
     """Raise CannotRun where the file system of the text has large folios by itself, or may have.
 

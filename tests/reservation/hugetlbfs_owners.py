@@ -14,15 +14,7 @@ from hugepage_qa.cases.file_status import FileStatus
 from hugepage_qa.cases.hugetlb_files import HugeFile, look_at, new_memfd, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.shown_mounts import mounted_options
-from hugepage_qa.kernel.uapi import (
-    AT_EMPTY_PATH,
-    AT_FDCWD,
-    AT_REMOVEDIR,
-    MS_BIND,
-    MS_REMOUNT,
-    NOBODY,
-    O_NOATIME,
-)
+from hugepage_qa.kernel.uapi import AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, MS_BIND, MS_REMOUNT, NOBODY, O_NOATIME
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 

@@ -5,13 +5,7 @@ import os
 
 from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetext import (
-    ENABLED,
-    THRESHOLD,
-    generation,
-    require_hugetext,
-    require_padding,
-)
+from hugepage_qa.cases.hugetext import ENABLED, THRESHOLD, generation, require_hugetext, require_padding
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import MIN_FREE, keep_min_free, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY

@@ -21,12 +21,7 @@ from hugepage_qa.cases.thp_memory import (
     room_for,
 )
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
-from hugepage_qa.kernel.uapi import (
-    MADV_COLD,
-    MADV_DONTNEED_LOCKED,
-    MADV_PAGEOUT,
-    MADV_WIPEONFORK,
-)
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_DONTNEED_LOCKED, MADV_PAGEOUT, MADV_WIPEONFORK
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 ADVICE = Area("thp/advice", sizes=Sizes.ONCE)

@@ -49,13 +49,7 @@ from hugepage_qa.cases.thp_policy import (
 )
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import (
-    MADV_HUGEPAGE,
-    MADV_NOHUGEPAGE,
-    MAP_FIXED,
-    MREMAP_FIXED,
-    MREMAP_MAYMOVE,
-)
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest

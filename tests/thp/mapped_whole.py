@@ -10,16 +10,7 @@ from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, need_soft_d
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import (
-    EXCLUSIVE,
-    FRAME,
-    OF_A_FILE,
-    PRESENT,
-    WORD,
-    Memory,
-    read_of_another,
-    runs,
-)
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, WORD, Memory, read_of_another, runs
 from hugepage_qa.cases.pages_in_memory import expect_in_memory, ranges_about
 from hugepage_qa.cases.swapped import swapped
 from hugepage_qa.cases.thp_memory import (

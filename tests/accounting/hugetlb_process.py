@@ -9,20 +9,14 @@ from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
-from hugepage_qa.cases.hugetlb_files import (
-    expect_hugetlb,
-    expect_private_and_shared,
-    forked,
-    new_memfd,
-    process_status,
-)
+from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, forked, new_memfd, process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, Memory
 from hugepage_qa.cases.places import memory_of_one_table, ordinary_memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -233,7 +227,7 @@ def truncated_pages_are_not_counted(live: Live) -> None:
     pages=2,
 )
 def numa_maps_of_a_private_mapping(live: Live) -> None:
-    _require_nodes(live)
+    live.need_nodes()
     memory = live.map(2)
     untouched = memory.numa_maps()
     live.expect("is huge", True, untouched.huge)
@@ -254,7 +248,7 @@ def numa_maps_of_a_private_mapping(live: Live) -> None:
     pages=2,
 )
 def numa_maps_of_a_file(live: Live) -> None:
-    _require_nodes(live)
+    live.need_nodes()
     actor = live.actor()
     path = f"{live.mount()}/file"
     ours = live.map(2, actor, shared=True, fd=live.open(actor, path))
@@ -277,7 +271,7 @@ def numa_maps_of_a_file(live: Live) -> None:
     pages=2,
 )
 def numa_maps_agree_with_the_nodes(live: Live) -> None:
-    _require_nodes(live)
+    live.need_nodes()
     before = _free_on_nodes(live)
     memory = live.map(2)
     memory.touch(0)
@@ -381,11 +375,6 @@ def _rollup(live: Live, actor: Actor) -> dict[str, int]:
 
 def _free_on_nodes(live: Live) -> dict[int, int]:
     return {node: live.pool(node).free for node in live.nodes}
-
-
-def _require_nodes(live: Live) -> None:
-    if not live.nodes:
-        raise CannotRun("this kernel has no NUMA nodes and no numa_maps")
 
 
 class ProcessAccounting(LiveTest):

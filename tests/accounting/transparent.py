@@ -25,7 +25,7 @@ from hugepage_qa.cases.thp_policy import fill_in_huge_pages
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -136,8 +136,7 @@ def of_a_file_or_anonymous(live: Live) -> None:
     "numa(7) anon=, dirty=, mapmax=; fs/proc/task_mmu.c gather_stats(), gather_pte_stats()",
 )
 def numa_maps_of_huge_pages(live: Live) -> None:
-    if not live.nodes:
-        raise CannotRun("this kernel has no NUMA nodes and no numa_maps")
+    live.need_nodes()
     allow_on_advice(live)
     # it would fill the place of the base page that is gone
     let_rest(live)

@@ -139,8 +139,7 @@ def pieces_are_put_together(live: Live) -> None:
     sizes=Sizes.BUDDY,
 )
 def locked_pieces_are_put_together(live: Live) -> None:
-    if not live.nodes:
-        raise CannotRun("this kernel has no NUMA nodes")
+    live.need_nodes()
     if live.node_meminfo(live.nodes[-1])["MemTotal"] > _LARGE:
         raise CannotRun(f"a node has more than {_LARGE >> 30} GiB, most of which would be locked")
     live.set_knob("proc/sys/vm/compact_unevictable_allowed", "1")

@@ -8,17 +8,8 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import (
-    F_MEMS_ALLOWED,
-    Mode,
-    bind,
-    give_policy,
-    policy_of,
-    set_policy,
-    told_policy,
-)
+from hugepage_qa.cases.memory_policy import F_MEMS_ALLOWED, Mode, bind, give_policy, policy_of, set_policy, told_policy
 from hugepage_qa.cases.pages_of_a_node import missing_node
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.node_policies import RELATIVE, STATIC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -123,8 +114,7 @@ class Asked:
     since="5.15",  # MPOL_PREFERRED_MANY, and MPOL_LOCAL as it is told
 )
 def modes_and_flags(live: Live) -> None:
-    if not live.nodes:
-        raise CannotRun("this kernel has no NUMA nodes and no policies")
+    live.need_nodes()
     memory = live.map(1)
     actor = memory.actor
     # in a cpuset not all that have memory

@@ -193,8 +193,7 @@ def reservations_stay(live: Live) -> None:
 @DEMOTE.case("demotion on a node takes pages of that node alone", RULE, since=SINCE)
 def demote_on_a_node(live: Live) -> None:
     smaller = smaller_pool(live)
-    if not live.nodes:
-        raise CannotRun("this kernel has no NUMA nodes")
+    live.need_nodes()
     parts = live.size // smaller.size
     # twice each: a kernel that takes pages from all nodes in turn takes them from the right one every other time
     for node in (node for node in live.nodes for _again in range(2)):

@@ -249,8 +249,7 @@ def gigantic_pages_at_run_time(live: Live) -> None:
     f"{HUGETLB_DOC} /sys/devices/system/node/node[0-9]*/hugepages",
 )
 def node_file_resizes_its_node(live: Live) -> None:
-    if not live.nodes:
-        raise CannotRun("this kernel has no NUMA nodes")
+    live.need_nodes()
     for node in live.nodes:
         live.reserve(2, node)
         live.expect_pool(nr=2, free=2)
@@ -266,8 +265,7 @@ def node_file_resizes_its_node(live: Live) -> None:
     f"{HUGETLB_DOC} /sys/devices/system/node/node[0-9]*/hugepages",
 )
 def files_of_a_node(live: Live) -> None:
-    if not live.nodes:
-        raise CannotRun("this kernel has no NUMA nodes")
+    live.need_nodes()
     for node in live.nodes:
         names = set(live.host.names(live.pool_file("", node=node).rstrip("/")))
         # the others came with demotion in Linux 5.16

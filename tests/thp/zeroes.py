@@ -40,8 +40,7 @@ def _base_zeroes(live: Live) -> Memory:
     "move_pages(2) EFAULT; numa(7); mm/migrate.c do_pages_stat_array(), add_page_for_migration()",
 )
 def on_no_node(live: Live) -> None:
-    if not live.nodes:
-        raise CannotRun("this kernel has no NUMA nodes and no move_pages(2)")
+    live.need_nodes()
     let_rest(live)
     base, half = live.base_page, pmd_size(live) // 2
     for make in (huge_zeroes, _zeroes_in_parts, _base_zeroes):

@@ -8,7 +8,7 @@ from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.facts import read_kernel_version
 from hugepage_qa.kernel.memory_layout import read_free_blocks
 from hugepage_qa.kernel.nodes import node_directories
-from hugepage_qa.machine.host import Host
+from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.architecture import Mmu, find_mmu
 from hugepage_qa.oracle.rules import Rule
 
@@ -73,6 +73,11 @@ class MachineUnderTest(Expectations):
     def nodes(self) -> tuple[int, ...]:
         """The NUMA nodes that have memory; empty for a kernel without CONFIG_NUMA."""
         return tuple(node for node in self._before.nodes if self.node_meminfo(node).get("MemTotal", 0))
+
+    def need_nodes(self) -> None:
+        """Raise CannotRun on a kernel without CONFIG_NUMA, which has neither nodes nor their interfaces."""
+        if not self.nodes:
+            raise CannotRun("this kernel has no NUMA nodes")
 
     @property
     def has_several_nodes(self) -> bool:

@@ -8,7 +8,14 @@ from itertools import pairwise
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
-from hugepage_qa.cases.merged_pages import KSM_DOC, await_merged, base_page_count, shared_frames, start_merging
+from hugepage_qa.cases.merged_pages import (
+    KSM_DOC,
+    await_merged,
+    base_page_count,
+    expect_all_merged,
+    shared_frames,
+    start_merging,
+)
 from hugepage_qa.cases.process_counters import anonymous_memory
 from hugepage_qa.cases.thp_memory import collapse_memory, need_blocks, room_for
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
@@ -39,10 +46,7 @@ _ZERO_PAGES = "ksm_zero_pages"
 def equal_pages(live: Live) -> None:
     start_merging(live)
     memory, equal = huge_pages(live), huge_pages(live)
-    for each in (memory, equal):
-        each.advise(MADV_MERGEABLE)
-    found = await_merged(live, memory, lambda: shared_frames(memory, equal))
-    live.expect("base pages with one frame for both", base_page_count(live, memory), found)
+    expect_all_merged(live, memory, equal)
     live.expect("AnonHugePages", [0, 0], [each.smaps().anon_huge_pages for each in (memory, equal)])
     memory.expect_filled()
     equal.fill(_NEW_VALUE)
@@ -272,10 +276,7 @@ def _merged_pair(live: Live) -> tuple[Memory, Memory]:
     """Return memory of two huge pages of two processes, of which all base pages are merged. Raises CannotRun."""
     start_merging(live)
     memory, equal = huge_pages(live, 2), huge_pages(live, 2)
-    for each in (memory, equal):
-        each.advise(MADV_MERGEABLE)
-    found = await_merged(live, memory, lambda: shared_frames(memory, equal))
-    live.expect("base pages with one frame for both", base_page_count(live, memory), found)
+    expect_all_merged(live, memory, equal)
     return memory, equal
 
 

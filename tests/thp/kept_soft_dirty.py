@@ -13,8 +13,8 @@ from hugepage_qa.cases.merged_pages import (
     KSM_DOC,
     await_merged,
     base_page_count,
+    expect_all_merged,
     merged_pages,
-    shared_frames,
     start_merging,
 )
 from hugepage_qa.cases.thp_memory import pmd_size, room_for, shared_base_pages, shared_huge_pages
@@ -110,10 +110,7 @@ def merged(live: Live) -> None:
     live.set_knob(f"{DIRECTORY}/use_zero_pages", "1")
     # what is merged before takes the place of what is written
     equal, another = huge_pages(live), huge_pages(live)
-    for each in (equal, another):
-        each.advise(MADV_MERGEABLE)
-    found = await_merged(live, equal, lambda: shared_frames(equal, another))
-    live.expect("base pages with one frame for both", base_page_count(live, equal), found)
+    expect_all_merged(live, equal, another)
     left, by_merging = dict[str, list[range]](), dict[str, list[range]]()
     for make in (huge_pages, mapped_in_parts, base_pages, _zeroes):
         memory, row = make(live), make.__name__.strip("_")

@@ -12,8 +12,8 @@ from hugepage_qa.cases.merged_pages import (
     KSM_DOC,
     await_merged,
     base_page_count,
+    expect_all_merged,
     merged_pages,
-    shared_frames,
     start_merging,
 )
 from hugepage_qa.cases.swapped import need_swap, swap_out
@@ -96,10 +96,7 @@ def _expect_kept_by_merging(live: Live, protect: Protect) -> None:
     live.set_knob(f"{DIRECTORY}/use_zero_pages", "1")
     # what is merged before takes the place of what is protected
     equal, another = fill(huge_pages(live)), fill(huge_pages(live))
-    for each in (equal, another):
-        each.advise(MADV_MERGEABLE)
-    found = await_merged(live, equal, lambda: shared_frames(equal, another))
-    live.expect("base pages with one frame for both", base_page_count(live, equal), found)
+    expect_all_merged(live, equal, another)
     for make in (huge_pages, mapped_in_parts, base_pages):
         with live.about(make.__name__):
             memory = fill(make(live))

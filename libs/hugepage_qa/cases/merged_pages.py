@@ -8,6 +8,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.kernel.ksm import DIRECTORY, has_ksm
 from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_MERGEABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 
 KSM_DOC = "Documentation/admin-guide/mm/ksm.rst"
@@ -49,6 +50,14 @@ def await_merged(live: Live, memory: Memory, count: Callable[[], int], pages: in
     if found != wanted:
         _expect_scanned(live, scans)
     return found
+
+
+def expect_all_merged(live: Live, memory: Memory, other: Memory) -> None:
+    """Have ksmd merge two processes' equal memory, and expect all of it to be so. Raises as ``await_merged`` does."""
+    for each in (memory, other):
+        each.advise(MADV_MERGEABLE)
+    found = await_merged(live, memory, lambda: shared_frames(memory, other))
+    live.expect("base pages with one frame for both", base_page_count(live, memory), found)
 
 
 def await_full_scans(live: Live) -> None:

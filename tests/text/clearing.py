@@ -6,12 +6,7 @@ from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import split_all
-from hugepage_qa.cases.hugetext import (
-    ENABLED,
-    expect_collapsed,
-    huge_page_of_text,
-    switch,
-)
+from hugepage_qa.cases.hugetext import ENABLED, expect_collapsed, huge_page_of_text, switch
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
 from hugepage_qa.oracle.program_text import Clearing, Kind, stays_huge
@@ -29,9 +24,7 @@ _SPLIT = re.compile(r"huge_memory: \d+ of \d+ THP split")
     DISABLE_DOC,
 )
 def switched_off(live: Live) -> None:
-    program = _collapsed(live)
-    huge = program.huge()
-    live.host.write(ENABLED, "0")
+    program, huge = _collapsed_and_switched_off(live)
     _expect_huge(live, program, huge, Clearing.SWITCH_OFF)
     later = start_again(live, program.built)
     _expect_huge(live, later, huge, Clearing.SWITCH_OFF)
@@ -58,9 +51,7 @@ def evicted(live: Live) -> None:
     f"{DISABLE_DOC}, method 3; mm/huge_memory.c split_huge_pages_set()",
 )
 def split(live: Live) -> None:
-    program = _collapsed(live)
-    huge = program.huge()
-    live.host.write(ENABLED, "0")
+    program, huge = _collapsed_and_switched_off(live)
     live.host.new_kernel_log()
     split_all(live)
     said = [line for line in live.host.new_kernel_log() if _SPLIT.search(line)]
@@ -77,9 +68,7 @@ def split(live: Live) -> None:
     f"{DISABLE_DOC}, method 3; mm/huge_memory.c split_huge_pages_set()",
 )
 def split_unmapped(live: Live) -> None:
-    program = _collapsed(live)
-    huge = program.huge()
-    live.host.write(ENABLED, "0")
+    program, huge = _collapsed_and_switched_off(live)
     program.actor.end()
     split_all(live)
     _expect_huge(live, start_again(live, program.built), huge, Clearing.SPLIT, mapped=False)
@@ -106,13 +95,19 @@ def _collapsed(live: Live, kind: Kind = Kind.FIXED) -> TextProgram:
     return program
 
 
+def _collapsed_and_switched_off(live: Live) -> tuple[TextProgram, int]:
+    """Return a program, and how many bytes of its text are huge still when 0 was written to hugetext_enabled."""
+    program = _collapsed(live)
+    huge = program.huge()
+    live.host.write(ENABLED, "0")
+    return program, huge
+
+
 def _expect_only_unmapped_text_to_go(
     live: Live, clearing: Clearing, clear: Callable[[Live, TextProgram], None]
 ) -> None:
     """Clear text while a process maps it, and again once none does."""
-    program = _collapsed(live)
-    huge = program.huge()
-    live.host.write(ENABLED, "0")
+    program, huge = _collapsed_and_switched_off(live)
     clear(live, program)
     _expect_huge(live, program, huge, clearing)
     program.actor.end()

@@ -33,10 +33,7 @@ _REST = 0.5
     LISTED,
 )
 def a_process_that_runs_already(live: Live) -> None:
-    size = huge_page_of_text(live)
-    switch(live, 0)
-    # placed for huge pages, as it would be in mode 1
-    running = start_used(live, Recipe(size, kind=Kind.FIXED))
+    running = _started_in_mode_0(live)
     live.host.write(ENABLED, "1")
     # in a process of its own: this one is to be on no list
     see_khugepaged_at_work(live)
@@ -53,9 +50,7 @@ def a_process_that_runs_already(live: Live) -> None:
     LISTED,
 )
 def a_process_that_is_listed(live: Live) -> None:
-    size = huge_page_of_text(live)
-    switch(live, 0)
-    running = start_used(live, Recipe(size, kind=Kind.FIXED))
+    running = _started_in_mode_0(live)
     see_khugepaged_at_work(live, running.actor)
     live.host.write(ENABLED, "1")
     expect_collapsed(live, running, 1)
@@ -77,8 +72,7 @@ def khugepaged_for_hugetext_alone(live: Live) -> None:
 
 @PROCESSES.case("text with MADV_NOHUGEPAGE stays small", QUALIFIES)
 def advised_against(live: Live) -> None:
-    size = huge_page_of_text(live)
-    program = _exempted_later(live, size)
+    program = _exempted_later(live)
     program.advise(MADV_NOHUGEPAGE)
     live.host.write(ENABLED, "1")
     expect_not_collapsed(live, program)
@@ -89,9 +83,7 @@ def advised_against(live: Live) -> None:
     "include/linux/huge_mm.h, mm/khugepaged.c hugepage_vma_check() of ANCK 5.10: explicitly madvise MADV_HUGEPAGE",
 )
 def advised_in_mode_0(live: Live) -> None:
-    size = huge_page_of_text(live)
-    switch(live, 0)
-    program = start_used(live, Recipe(size, kind=Kind.FIXED))
+    program = _started_in_mode_0(live)
     expect_not_collapsed(live, program)
     program.advise(MADV_HUGEPAGE)
     expect_collapsed(live, program, 0, advised=True)
@@ -99,8 +91,7 @@ def advised_in_mode_0(live: Live) -> None:
 
 @PROCESSES.case("text of a process with PR_SET_THP_DISABLE stays small", QUALIFIES)
 def disabled_by_prctl(live: Live) -> None:
-    size = huge_page_of_text(live)
-    program = _exempted_later(live, size)
+    program = _exempted_later(live)
     program.actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
     live.host.write(ENABLED, "1")
     see_khugepaged_at_work(live)
@@ -126,10 +117,16 @@ def open_for_write(live: Live) -> None:
     expect_collapsed(live, later, 1)
 
 
-def _exempted_later(live: Live, size: int) -> TextProgram:
-    """Return a program that runs in mode 0 and is looked at: in mode 1 nothing but an exemption keeps it small."""
+def _started_in_mode_0(live: Live) -> TextProgram:
+    """Return a program that runs, and is placed for huge pages as it would be in mode 1."""
+    size = huge_page_of_text(live)
     switch(live, 0)
-    program = start_used(live, Recipe(size, kind=Kind.FIXED))
+    return start_used(live, Recipe(size, kind=Kind.FIXED))
+
+
+def _exempted_later(live: Live) -> TextProgram:
+    """Return a program that runs in mode 0 and is looked at: in mode 1 nothing but an exemption keeps it small."""
+    program = _started_in_mode_0(live)
     see_khugepaged_at_work(live, program.actor)
     return program
 

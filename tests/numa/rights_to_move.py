@@ -47,42 +47,43 @@ CPUSET_DOC = (
 #: huge pages, and base pages
 _PAGES, _BASE_PAGES = 2, 24
 
+#: judges memory, of which it has as much mapped as it needs, on the first node and the second one
+Judge = Callable[[Live, int, int, Callable[[Actor], Memory]], None]
+
 
 @RIGHTS.case(MAY_MOVE, RIGHTS_DOC, nodes=2, sizes=Sizes.BUDDY)
 def of_hugetlb_pages(live: Live) -> None:
-    here, there = _reserved(live)
-    _expect_rights(live, here, there, partial(live.map, _PAGES))
-    live.expect_pool(nr=4 * _PAGES, free=4 * _PAGES)
+    _judge_hugetlb_pages(live, _expect_rights)
 
 
 @RIGHTS.case(MAY_MOVE, RIGHTS_DOC, nodes=2, sizes=Sizes.ONCE)
 def of_other_pages(live: Live) -> None:
-    here, there = two_nodes_with_room(live, 2 * _PAGES)
-    for advice in (MADV_HUGEPAGE, MADV_NOHUGEPAGE):
-        with live.about("huge pages" if advice == MADV_HUGEPAGE else "base pages"):
-            _expect_rights(live, here, there, partial(_mapped, live, advice))
+    _judge_other_pages(live, _expect_rights)
 
 
 @RIGHTS.case(MAY_BE_MOVED_TO, CPUSET_DOC, nodes=2, sizes=Sizes.BUDDY)
 def of_hugetlb_pages_in_a_cpuset(live: Live) -> None:
-    here, there = _reserved(live)
-    _expect_kept_in_cpuset(live, here, there, partial(live.map, _PAGES))
-    live.expect_pool(nr=4 * _PAGES, free=4 * _PAGES)
+    _judge_hugetlb_pages(live, _expect_kept_in_cpuset)
 
 
 @RIGHTS.case(MAY_BE_MOVED_TO, CPUSET_DOC, nodes=2, sizes=Sizes.ONCE)
 def of_other_pages_in_a_cpuset(live: Live) -> None:
-    here, there = two_nodes_with_room(live, 2 * _PAGES)
-    for advice in (MADV_HUGEPAGE, MADV_NOHUGEPAGE):
-        with live.about("huge pages" if advice == MADV_HUGEPAGE else "base pages"):
-            _expect_kept_in_cpuset(live, here, there, partial(_mapped, live, advice))
+    _judge_other_pages(live, _expect_kept_in_cpuset)
 
 
-def _reserved(live: Live) -> tuple[int, int]:
+def _judge_hugetlb_pages(live: Live, judge: Judge) -> None:
     here, there = live.nodes[:2]
     for node in (here, there):
         live.reserve(2 * _PAGES, node)
-    return here, there
+    judge(live, here, there, partial(live.map, _PAGES))
+    live.expect_pool(nr=4 * _PAGES, free=4 * _PAGES)
+
+
+def _judge_other_pages(live: Live, judge: Judge) -> None:
+    here, there = two_nodes_with_room(live, 2 * _PAGES)
+    for advice in (MADV_HUGEPAGE, MADV_NOHUGEPAGE):
+        with live.about("huge pages" if advice == MADV_HUGEPAGE else "base pages"):
+            judge(live, here, there, partial(_mapped, live, advice))
 
 
 def _mapped(live: Live, advice: int, actor: Actor) -> Memory:

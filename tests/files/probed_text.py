@@ -47,12 +47,17 @@ _EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
     f"{UPROBES} uprobe_write_opcode(), uprobe_mmap(); mm/mremap.c",
 )
 def breakpoints(live: Live) -> None:
-    if live.host.architecture != "x86_64":
-        raise CannotRun("the case has instructions of x86_64 alone")
+    _need_x86_64(live)
     let_only_pmd_inherit(live)
     for huge in ("always", "never"):
         with live.about(f"huge={huge}"):
             _expect_breakpoints(live, huge, pages=2 if huge == "always" else 0)
+
+
+def _need_x86_64(live: Live) -> None:
+    """Raise CannotRun where the instructions of these cases are others'."""
+    if live.host.architecture != "x86_64":
+        raise CannotRun("the case has instructions of x86_64 alone")
 
 
 def _expect_breakpoints(live: Live, huge: str, pages: int) -> None:
@@ -106,8 +111,7 @@ def _expect_breakpoints(live: Live, huge: str, pages: int) -> None:
     since="5.4",
 )
 def mapped_whole_again(live: Live) -> None:
-    if live.host.architecture != "x86_64":
-        raise CannotRun("the case has instructions of x86_64 alone")
+    _need_x86_64(live)
     let_nobody_else_act(live)
     size, base = pmd_size(live), live.base_page
     with_blocks(live, size, 2)

@@ -17,15 +17,11 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages, map_in_parts
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, map_in_parts, need_counted_parts
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.version import KernelVersion
 
 EXCLUSIVE_PARTS = Area("thp/exclusive-parts", sizes=Sizes.ONCE)
 
-#: CONFIG_NO_PAGE_MAPCOUNT
-_MAY_NOT_COUNT = KernelVersion(6, 15)
 #: a base page that is moved is told as private alone in that moment (smaps_pte_entry()), and is not there for pagemap
 _MOVED_SECONDS = 1.0
 
@@ -87,8 +83,7 @@ KINDS = (
     since="4.2",
 )
 def told_one_by_one(live: Live) -> None:
-    if live.kernel_version >= _MAY_NOT_COUNT and live.host.kernel_option("NO_PAGE_MAPCOUNT") is not False:
-        raise CannotRun("this kernel counts no mappings of the parts of a huge page (CONFIG_NO_PAGE_MAPCOUNT)")
+    need_counted_parts(live)
     let_nobody_else_act(live)
     for kind, is_divided_late in product(KINDS, (False, True)):
         if kind.divide or not is_divided_late:

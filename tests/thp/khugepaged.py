@@ -237,8 +237,7 @@ def numbers_that_are_refused(live: Live) -> None:
 )
 def rest(live: Live) -> None:
     put_to_work(live)
-    if _shared_memory_may_be_huge(live):
-        raise CannotRun("shared memory or a mode of hugetext keeps khugepaged at work")
+    _need_anonymous_memory_alone(live)
     memory = base_pages(live)
     live.host.write(f"{DIRECTORY}/enabled", "never")
     before, huge = await_rest(live), memory.smaps().anon_huge_pages
@@ -258,14 +257,12 @@ def rest(live: Live) -> None:
     f"{THP_DOC} khugepaged; mm/khugepaged.c start_stop_khugepaged(); mm/huge_memory.c enabled_store()",
 )
 def thread_comes_and_goes(live: Live) -> None:
-    if not shows_threads(live):
-        raise CannotRun("threads of the kernel are not to be seen here")
+    _need_threads(live)
     put_to_work(live)
     pmd = f"{DIRECTORY}/{size_name(pmd_size(live))}"
     for path in (f"{DIRECTORY}/shmem_enabled", f"{pmd}/shmem_enabled"):
         live.set_knob_if_there(path, "never")
-    if _shared_memory_may_be_huge(live):
-        raise CannotRun("shared memory or a mode of hugetext keeps khugepaged at work")
+    _need_anonymous_memory_alone(live)
     # so that there is something for it to do
     memory = base_pages(live)
     has_policy = has_size_policy(live)
@@ -291,14 +288,12 @@ def thread_comes_and_goes(live: Live) -> None:
     since="7.3",  # 6.12 does not ask for the policies of shared memory
 )
 def thread_for_shared_memory(live: Live) -> None:
-    if not shows_threads(live):
-        raise CannotRun("threads of the kernel are not to be seen here")
+    _need_threads(live)
     put_to_work(live, pmd="never")
     everywhere, of_size = (f"{path}/shmem_enabled" for path in _shared_policies(live))
     for path in (everywhere, of_size):
         live.set_knob(path, "never")
-    if _shared_memory_may_be_huge(live):
-        raise CannotRun("a mode of hugetext keeps khugepaged at work")
+    _need_anonymous_memory_alone(live)
     live.set_knob(f"{DIRECTORY}/enabled", "never")
     # so that it must leave something alone
     memory = base_pages(live)
@@ -406,9 +401,16 @@ def _shared_policies(live: Live) -> tuple[str, str]:
     return DIRECTORY, of_size
 
 
-def _shared_memory_may_be_huge(live: Live) -> bool:
+def _need_threads(live: Live) -> None:
+    if not shows_threads(live):
+        raise CannotRun("threads of the kernel are not to be seen here")
+
+
+def _need_anonymous_memory_alone(live: Live) -> None:
+    """Raise CannotRun where what is no anonymous memory has khugepaged work, too."""
     texts = [live.host.read(f"{DIRECTORY}/{name}") or "" for name in ("shmem_enabled", "hugetext_enabled")]
-    return not ("[never]" in texts[0] or "[deny]" in texts[0]) or texts[1].strip() not in ("", "0")
+    if not ("[never]" in texts[0] or "[deny]" in texts[0]) or texts[1].strip() not in ("", "0"):
+        raise CannotRun("shared memory or a mode of hugetext keeps khugepaged at work")
 
 
 class Khugepaged(LiveTest):

@@ -23,12 +23,11 @@ from hugepage_qa.cases.thp_memory import (
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, need_counted_parts
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.version import KernelVersion
 
 WHOLE = Area("thp/mapped-whole", sizes=Sizes.ONCE)
 
@@ -36,8 +35,6 @@ PROC_DOC = "Documentation/filesystems/proc.rst"
 PAGEMAP_DOC = "Documentation/admin-guide/mm/pagemap.rst"
 _PROT_NONE = 0
 _NEW_VALUE = 77
-#: CONFIG_NO_PAGE_MAPCOUNT
-_MAY_NOT_COUNT = KernelVersion(6, 15)
 
 
 @WHOLE.case(
@@ -209,8 +206,7 @@ def touched_first_in_any_part(live: Live) -> None:
     since="6.11",
 )
 def exclusive_in_part(live: Live) -> None:
-    if live.kernel_version >= _MAY_NOT_COUNT and live.host.kernel_option("NO_PAGE_MAPCOUNT") is not False:
-        raise CannotRun("this kernel counts no mappings of the parts of a huge page (CONFIG_NO_PAGE_MAPCOUNT)")
+    need_counted_parts(live)
     base = live.base_page
     count = pmd_size(live) // base
     rows = (0, 1), (0, count - 1), (1, count // 2), (count // 2, count // 2), (count - 1, 1)

@@ -12,10 +12,13 @@ from hugepage_qa.kernel.tree import size_directories, size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 #: what memory can be advised: nothing, for, against
 ADVICES = (None, MADV_HUGEPAGE, MADV_NOHUGEPAGE)
 _DIRTY_PAGES = 4
+#: with CONFIG_NO_PAGE_MAPCOUNT
+_MAY_NOT_COUNT = KernelVersion(6, 15)
 _NUMA_BALANCING = "proc/sys/kernel/numa_balancing"
 
 
@@ -156,6 +159,12 @@ def map_in_parts(live: Live, memory: Memory) -> None:
     """Have the huge pages of ``memory`` mapped as base pages."""
     for page, prot in product(range(memory.pages), (mmap.PROT_READ, READ_WRITE)):
         memory.actor.call("mprotect", memory.at(page + 1) - live.base_page, live.base_page, prot)
+
+
+def need_counted_parts(live: Live) -> None:
+    """Raise CannotRun where the kernel does not count how often the base pages of a huge page are mapped."""
+    if live.kernel_version >= _MAY_NOT_COUNT and live.host.kernel_option("NO_PAGE_MAPCOUNT") is not False:
+        raise CannotRun("this kernel counts no mappings of the parts of a huge page (CONFIG_NO_PAGE_MAPCOUNT)")
 
 
 def leave_dirt(live: Live) -> None:

@@ -97,6 +97,10 @@ class Memory:
         """Return the address of a page."""
         return self.address + page * self.size
 
+    def extent(self, first: int = 0, pages: int | None = None) -> tuple[int, int]:
+        """Return where ``pages`` pages from ``first`` on, by default all, begin, and how many bytes they are."""
+        return self.at(first), (self.pages - first if pages is None else pages) * self.size
+
     def part(self, first: int, pages: int = 1) -> "Memory":
         """Return ``pages`` pages of it from ``first`` on."""
         return Memory(self._live, self.actor, self.at(first), pages, self.size)
@@ -123,8 +127,7 @@ class Memory:
 
     def expect_filled(self, value: int = 1, first: int = 0, pages: int | None = None) -> None:
         """Expect the words of ``pages`` pages from ``first`` on (default: all) as ``fill`` left it. Raises Fault."""
-        length = (self.pages - first if pages is None else pages) * self.size
-        wrong = self.actor.check(self.at(first), length, self.step, value + first * self.size)
+        wrong = self.actor.check(*self.extent(first, pages), self.step, value + first * self.size)
         self._live.expect("words of memory that changed", 0, wrong)
 
     def wrong(self, offset: int, length: int, value: int = 1) -> int:
@@ -172,13 +175,11 @@ class Memory:
 
     def unmap(self, first: int = 0, pages: int | None = None) -> None:
         """Unmap ``pages`` pages from ``first`` on, by default all. Raises OSError."""
-        count = self.pages - first if pages is None else pages
-        self.actor.call("munmap", self.at(first), count * self.size)
+        self.actor.call("munmap", *self.extent(first, pages))
 
     def advise(self, advice: int, first: int = 0, pages: int | None = None) -> None:
         """Give ``advice`` (MADV_*) on ``pages`` pages from ``first`` on, by default all. Raises OSError."""
-        count = self.pages - first if pages is None else pages
-        self.actor.call("madvise", self.at(first), count * self.size, advice)
+        self.actor.call("madvise", *self.extent(first, pages), advice)
 
     def advised_by(self, actor: Actor, advice: int) -> int:
         """Have ``actor``, another process, give ``advice`` on all of it (process_madvise(2)), and return for how much.
@@ -207,8 +208,7 @@ class Memory:
 
     def protect(self, prot: int, first: int = 0, pages: int | None = None) -> None:
         """Change the protection of ``pages`` pages from ``first`` on, by default all. Raises OSError."""
-        count = self.pages - first if pages is None else pages
-        self.actor.call("mprotect", self.at(first), count * self.size, prot)
+        self.actor.call("mprotect", *self.extent(first, pages), prot)
 
     def smaps(self, page: int = 0) -> MemoryMapping:
         """Return what /proc/PID/smaps shows of the mapping with a page. Raises Failed where it shows none."""

@@ -98,8 +98,7 @@ class Userfault(UserfaultMessages):
 
         Raises Refused.
         """
-        count = self._memory.pages - first if pages is None else pages
-        self.act_on_range("wake", self._memory.at(first), count * self._memory.size)
+        self.act_on_range("wake", *self._memory.extent(first, pages))
 
     def promises(self, name: str) -> bool:
         """Tell whether the kernel said at the registration that the call ``name`` works on this memory."""

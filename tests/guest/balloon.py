@@ -60,8 +60,7 @@ class GuestMemory:
 def with_balloon(live: Live, guests: Guests, reports_free_pages: bool = False) -> Guest:
     """Return a booted guest with a balloon; it has all pages of the pool."""
     memory = max(guests.pages * live.size, _MEMORY)
-    guest = guests.new(Cell(memory, live.size), balloon=True, reports_free_pages=reports_free_pages)
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(Cell(memory, live.size), balloon=True, reports_free_pages=reports_free_pages)
     guest.boot()
     guest.expect_all_taken()
     write(guest, "kept", _KEPT)

@@ -106,8 +106,7 @@ def expect_transparent(live: Live, guest: Guest) -> None:
 
 @case("of two busy guests one has exactly its pages of the pool, and the other huge pages as it faults them", FAULTED)
 def beside_transparent_pages(live: Live, guests: Guests) -> None:
-    guest = guests.new(name="on-huge-pages")
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(name="on-huge-pages")
     guest.boot()
     guest.keep_busy()
     other = on_ordinary_memory(live, guests, "always")

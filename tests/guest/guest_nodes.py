@@ -211,8 +211,7 @@ def allowed_processors(live: Live, guest: Guest) -> str:
 
 @case("a guest that is locked in memory takes the same pages", "mlockall(2); libvirt.org/formatdomain.html locked")
 def locked(live: Live, guests: Guests) -> None:
-    guest = guests.new(locked=True)
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(locked=True)
     try:
         guest.start()
     except GuestError as error:
@@ -225,9 +224,8 @@ def locked(live: Live, guests: Guests) -> None:
 
 
 @case("content that may be discarded leaves the same pages free at the end", "libvirt.org/formatdomain.html discard")
-def discarded(live: Live, guests: Guests) -> None:
-    guest = guests.new(discard=True, access=Access.SHARED)
-    live.reserve(guest.pages)
+def discarded(_live: Live, guests: Guests) -> None:
+    guest = guests.new_with_pages(discard=True, access=Access.SHARED)
     guest.boot()
     guest.expect_all_taken()
     pid = guest.pid

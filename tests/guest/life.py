@@ -30,10 +30,9 @@ _RESETS = 10
 _SAVED = 32 * MIB
 
 
-def booted(live: Live, guests: Guests, *, reboots: bool = False, on_crash: OnCrash | None = None) -> Guest:
+def booted(guests: Guests, *, reboots: bool = False, on_crash: OnCrash | None = None) -> Guest:
     """Return a booted guest that has all pages of the pool."""
-    guest = guests.new(reboots=reboots, on_crash=on_crash)
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(reboots=reboots, on_crash=on_crash)
     guest.boot()
     guest.expect_all_taken()
     return guest
@@ -41,7 +40,7 @@ def booted(live: Live, guests: Guests, *, reboots: bool = False, on_crash: OnCra
 
 def come_up_again(live: Live, guests: Guests, resets: int) -> None:
     """Expect a guest to come up in its pages after ``resets`` resets, each other one by its own kernel."""
-    guest = booted(live, guests, reboots=True)
+    guest = booted(guests, reboots=True)
     pid = guest.pid
     for number in range(resets):
         (guest.reboot if number % 2 else guest.reset)()
@@ -65,8 +64,8 @@ def reset_ten_times(live: Live, guests: Guests) -> None:
 
 
 @case("a busy guest that is paused keeps its pages, and goes on with what was in them", PAUSE)
-def paused(live: Live, guests: Guests) -> None:
-    guest = booted(live, guests)
+def paused(_live: Live, guests: Guests) -> None:
+    guest = booted(guests)
     guest.keep_busy()
     guest.pause()
     guest.expect_state(State.PAUSED)
@@ -82,7 +81,7 @@ def paused(live: Live, guests: Guests) -> None:
     SAVE,
 )
 def managed_save(live: Live, guests: Guests) -> None:
-    guest = booted(live, guests)
+    guest = booted(guests)
     guest.keep_busy(_SAVED)
     guest.managed_save()
     guest.expect_state(State.SAVED)
@@ -103,8 +102,8 @@ def managed_save(live: Live, guests: Guests) -> None:
 
 
 @case("a guest that panics and is to be destroyed gives its pages back", CRASH)
-def destroyed_on_crash(live: Live, guests: Guests) -> None:
-    guest = booted(live, guests, on_crash=OnCrash.DESTROY)
+def destroyed_on_crash(_live: Live, guests: Guests) -> None:
+    guest = booted(guests, on_crash=OnCrash.DESTROY)
     needs(guest.can_tell_of_panics(), NO_PANIC_DEVICE)
     pid = guest.pid
     guest.panic()
@@ -113,8 +112,8 @@ def destroyed_on_crash(live: Live, guests: Guests) -> None:
 
 
 @case("a guest that panics and is to be preserved keeps its pages until it is destroyed", CRASH)
-def preserved_on_crash(live: Live, guests: Guests) -> None:
-    guest = booted(live, guests, on_crash=OnCrash.PRESERVE)
+def preserved_on_crash(_live: Live, guests: Guests) -> None:
+    guest = booted(guests, on_crash=OnCrash.PRESERVE)
     needs(guest.can_tell_of_panics(), NO_PANIC_DEVICE)
     guest.panic()
     guest.await_state(State.PANICKED)
@@ -126,7 +125,7 @@ def preserved_on_crash(live: Live, guests: Guests) -> None:
 
 @case("a guest that panics and is to be restarted boots again in the same pages", CRASH)
 def restarted_on_crash(live: Live, guests: Guests) -> None:
-    guest = booted(live, guests, on_crash=OnCrash.RESTART)
+    guest = booted(guests, on_crash=OnCrash.RESTART)
     needs(guest.can_tell_of_panics(), NO_PANIC_DEVICE)
     pid = guest.pid
     guest.panic()
@@ -140,7 +139,7 @@ def restarted_on_crash(live: Live, guests: Guests) -> None:
 
 @guest_case(LIBVIRT)("a busy guest goes on when its daemon is killed, and the next daemon finds it", DAEMON)
 def daemon_killed(live: Live, guests: Guests) -> None:
-    guest = booted(live, guests)
+    guest = booted(guests)
     guest.keep_busy()
     pid = guest.pid
     guests.restart(signal.SIGKILL)

@@ -108,8 +108,7 @@ def each_combination_short(live: Live, guests: Guests) -> None:
     sizes=Sizes.DEFAULT,
 )
 def each_combination_of_the_board(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     for backend in every_backend(guest.description.memory, live.size, (Store.NAMED_FILE, Store.MEMFD)):
         with live.about(str(backend)):
             expect_board(live, guests, guest, backend)

@@ -59,8 +59,7 @@ def expect_backing(live: Live, guests: Guests, guest: Guest, backing: MemoryBack
 
 @case("a guest has huge pages as its source, access and discard say, or is refused with what they exclude", BACKING)
 def each_combination(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     for backing in every_backing_with_huge_pages(live.size):
         with live.about(str(backing)):
             expect_backing(live, guests, guest, backing, guest.pages)
@@ -70,8 +69,7 @@ def each_combination(live: Live, guests: Guests) -> None:
 def each_combination_of_a_cell(live: Live, guests: Guests) -> None:
     memory = guests.pages * live.size
     # a guest without room for more spells out no cells
-    guest = guests.new(max_memory=2 * memory)
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(max_memory=2 * memory)
     for backing in every_backing_of_a_cell(live.size):
         with live.about(str(backing)):
             expect_backing(live, guests, guest, backing, guest.pages)

@@ -16,16 +16,14 @@ _POOL = 4
 
 @case("a guest on huge pages reserves, uses and gives back huge pages of its own", f"{HUGETLB_DOC}, in the guest")
 def pool_of_its_own(live: Live, guests: Guests) -> None:
-    guest = guests.new(room_for_a_pool(live.size))
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(room_for_a_pool(live.size))
     guest.boot()
     expect_pool_of_its_own(live, guest, guest.run)
 
 
 @case("a pool that is reserved at the guest's boot is there, whatever it lies on", f"{HUGETLB_DOC} hugepages=")
 def pool_from_boot(live: Live, guests: Guests) -> None:
-    guest = guests.new(room_for_a_pool(live.size), words=f"hugepages={_POOL}")
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(room_for_a_pool(live.size), words=f"hugepages={_POOL}")
     guest.boot_by_itself()
     live.expect("nr_hugepages in the guest", str(_POOL), guest.run(f"cat {POOL_FILE}").strip())
     live.expect_pool(nr=guest.pages, free=0)

@@ -122,8 +122,7 @@ def absent_page_size(live: Live, guests: Guests) -> None:
 
 @guest_case(QEMU)("a guest whose memory is to be in a directory that is not there is refused", SHORT)
 def absent_directory(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     mount = guests.site.mounts[live.size]
     guest.define_as(guest.definition.replace(mount, f"{mount}/absent/directory"))
     guests.expect_refused(Meaning.NO_SUCH_DIRECTORY, guest.start)
@@ -134,8 +133,7 @@ def absent_directory(live: Live, guests: Guests) -> None:
 
 @guest_case(LIBVIRT)("pages of a size of 0 are refused", "libvirt.org/formatdomain.html hugepages page size")
 def size_of_nothing(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
 
     def start_on_pages_of_nothing() -> None:
         # older ones refuse the start, and newer ones the definition
@@ -235,8 +233,7 @@ def kvm_without_huge_pages(live: Live, guests: Guests) -> None:
     needs(site.architecture == "s390x", f"KVM of {site.architecture} has no switch for huge pages (kvm.hpage)")
     needs(site.accelerator == "kvm", f"guests run under {site.accelerator}: only KVM has the switch kvm.hpage")
     needs((live.host.read(HPAGE) or "").strip() in ("0", "N"), "kvm.hpage is on here")
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     guests.expect_refused(Meaning.KVM_WITHOUT_HUGE_PAGES, guest.start)
     guests.expect_all_back(guest)
 
@@ -244,8 +241,7 @@ def kvm_without_huge_pages(live: Live, guests: Guests) -> None:
 # --- control groups --------------------------------------------------------------------------------------------------
 def refused_in_group(live: Live, guests: Guests, version: Version, reservations: bool) -> None:
     """Expect a guest to be refused in a group that may have one page less than it needs, whatever the pool has."""
-    guest = guests.new(guests.cell(2))
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(guests.cell(2))
     group = HugetlbGroup(live, new_group(live, "hugetlb", version))
     limit = group.limit_reservations if reservations else group.limit
     limit(guest.pages - 1)

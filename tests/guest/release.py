@@ -34,9 +34,8 @@ _KILLED_AFTER_SECONDS = (0.01, 3.0)
 
 
 @case("a guest that powers off gives its pages back", RELEASE)
-def power_off(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+def power_off(_live: Live, guests: Guests) -> None:
+    guest = guests.new_with_pages()
     guest.boot()
     guest.expect_all_taken()
     pid = guest.pid
@@ -46,9 +45,8 @@ def power_off(live: Live, guests: Guests) -> None:
 
 
 @case("a guest whose kernel panics gives its pages back", RELEASE)
-def panic(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+def panic(_live: Live, guests: Guests) -> None:
+    guest = guests.new_with_pages()
     guest.boot()
     pid = guest.pid
     guest.panic()
@@ -57,9 +55,8 @@ def panic(live: Live, guests: Guests) -> None:
 
 
 @case("a guest whose QEMU is killed gives its pages back, and starts again", RELEASE)
-def killed(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+def killed(_live: Live, guests: Guests) -> None:
+    guest = guests.new_with_pages()
     guest.start()
     guest.expect_all_taken()
     guest.kill()
@@ -69,10 +66,9 @@ def killed(live: Live, guests: Guests) -> None:
 
 
 @case("QEMU killed at any moment of a start leaves no page and no file behind", RELEASE)
-def killed_at_random_moments(live: Live, guests: Guests) -> None:
+def killed_at_random_moments(_live: Live, guests: Guests) -> None:
     moments = random.Random(random_seed(os.environ))  # noqa: S311 - no secret
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     for _ in range(guest_cycles(os.environ)):
         guest.start_killed(round(math.exp(moments.uniform(*map(math.log, _KILLED_AFTER_SECONDS))), 3))
         guests.expect_all_back(guest)
@@ -80,8 +76,7 @@ def killed_at_random_moments(live: Live, guests: Guests) -> None:
 
 @case("starting and destroying a guest again and again loses no page and leaves no file", RELEASE)
 def cycles(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     for _ in range(guest_cycles(os.environ)):
         guest.start()
         live.expect_pool(nr=guest.pages, free=0)
@@ -130,8 +125,7 @@ def open_files_with_direct_io(live: Live, guest: Guest) -> int:
 
 @case("a saved guest gives its pages back, and is restored with them but not without", RELEASE)
 def saved_and_restored(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     guest.boot()
     guest.run("echo remembered >/tmp/note")
     saved = guest.save()
@@ -151,8 +145,7 @@ def saved_and_restored(live: Live, guests: Guests) -> None:
 
 def restarted(live: Live, guests: Guests, number: signal.Signals) -> None:
     """Expect a guest to outlive its daemon, which the signal ends, with its pages, and to give them back later."""
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     guest.start()
     pid = guest.pid
     guests.restart(number)
@@ -174,9 +167,8 @@ def daemon_killed(live: Live, guests: Guests) -> None:
 
 
 @guest_case(LIBVIRT)("a guest that ends while no daemon runs is off, with all pages back, for the next one", RELEASE)
-def killed_without_daemon(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+def killed_without_daemon(_live: Live, guests: Guests) -> None:
+    guest = guests.new_with_pages()
     guest.start()
     pid = guest.pid
     guests.restart(signal.SIGKILL, killed=guest)
@@ -188,10 +180,9 @@ def killed_without_daemon(live: Live, guests: Guests) -> None:
 
 
 @guest_case(LIBVIRT)("a daemon that is killed in the middle of starts loses no page", RELEASE)
-def daemon_killed_in_a_start(live: Live, guests: Guests) -> None:
+def daemon_killed_in_a_start(_live: Live, guests: Guests) -> None:
     moments = random.Random(random_seed(os.environ))  # noqa: S311 - no secret
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     for _ in range(3):
         guest.start_interrupted(round(moments.uniform(0, 1), 3))
         guest.destroy()

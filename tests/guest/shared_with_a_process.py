@@ -31,8 +31,7 @@ _OF_HOST, _OF_GUEST = 4 * MIB, 2 * MIB
 
 def expect_held(live: Live, guests: Guests, source: Source) -> None:
     """Expect the pages of a guest to be in use until QEMU and the process that it gave them to have both ended."""
-    guest = guests.new(source=source, access=Access.SHARED, has_peer=True)
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(source=source, access=Access.SHARED, has_peer=True)
     peer = guest.start_peer()
 
     def held() -> int:
@@ -64,8 +63,7 @@ def held_by_a_memfd(live: Live, guests: Guests) -> None:
 def expect_exchanged(live: Live, guests: Guests, source: Source) -> None:
     """Expect what virtiofsd puts into the memory of a guest, and what the guest does, to be there for the other."""
     needs(bool(guests.site.virtiofsd), "virtiofsd is not installed")
-    guest = guests.new(source=source, access=Access.SHARED, shares_files=True)
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(source=source, access=Access.SHARED, shares_files=True)
     guest.write_shared("of-host", _OF_HOST)
     guest.start_file_server()
     guest.boot()

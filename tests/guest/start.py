@@ -35,8 +35,7 @@ def takes_exactly_its_memory(live: Live, guests: Guests) -> None:
 
 @case("a guest that boots works in the pages that it took at its start", BACKING)
 def boots_in_its_pages(live: Live, guests: Guests) -> None:
-    guest = guests.new()
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages()
     guest.boot_by_itself()
     live.expect("the guest's kernel", "Linux", guest.run("uname -s").strip())
     guest.keep_busy()
@@ -82,8 +81,7 @@ def memfd_takes_the_same(_live: Live, guests: Guests) -> None:
     "QEMU memory-backend prealloc=off, reserve=on (libvirt refuses it for huge pages)",
 )
 def on_demand_memory_is_reserved(live: Live, guests: Guests) -> None:
-    guest = guests.new(guests.cell(2), allocation=Allocation.ON_DEMAND)
-    live.reserve(guest.pages)
+    guest = guests.new_with_pages(guests.cell(2), allocation=Allocation.ON_DEMAND)
     guest.start()
     # what QEMU loads into the guest's memory itself (a kernel, a device tree) is not all of it
     untouched = guests.expect_rest_in_pool(guest, reserved=True)

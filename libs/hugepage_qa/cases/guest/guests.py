@@ -64,6 +64,12 @@ class Guests:
         guest.define()
         return guest
 
+    def new_with_pages(self, *cells: Cell, **options: Any) -> Guest:
+        """Define a guest as ``new`` does, and have the pool have as many pages as it needs. Raises GuestError."""
+        guest = self.new(*cells, **options)
+        self.live.reserve(guest.pages)
+        return guest
+
     def race(self, *guests: Guest) -> list[str]:
         """Start all at once, and return for each why it was refused, empty for one that runs. Raises InputError."""
         refusals = self._driver.ask(Driver.race, [guest.name for guest in guests])

@@ -20,8 +20,7 @@ def run(test: VtTest, params: Mapping[str, str], _env: object) -> None:
     backing = read_backing(params)
 
     def pool_of_its_own(live: Live, guests: Guests) -> None:
-        guest = guests.new(room_for_a_pool(live.size), **backing)
-        live.reserve(guest.pages)
+        guest = guests.new_with_pages(room_for_a_pool(live.size), **backing)
         guest.boot()
         with console_shell(guest) as run_inside:
             expect_pool_of_its_own(live, guest, run_inside)

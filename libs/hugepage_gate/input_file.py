@@ -44,6 +44,18 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: expected JSON, is the file truncated? ({error})") from error
 
 
+def read_output(path: Path, schema: str, expected: str) -> Any:
+    """Return the JSON document in ``path``, which ``schemas/<schema>.json`` allows as the output of another program.
+
+    Raises InputError for any other, which tells what was ``expected``.
+    """
+    document = read_json(path)
+    violation = find_violation(document, __package__, schema)
+    if violation is not None:
+        raise InputError(f"{path}: expected {expected}: {violation}")
+    return document
+
+
 def parse_json(text: str) -> Any:
     """Return the JSON document in ``text``; a key that is there twice, NaN and infinities are errors.
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, one_session
-from hugepage_gate.input_file import read_json
+from hugepage_gate.input_file import read_output
 from hugepage_gate.samples import SampleSet, Scalar
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import find_violation
 
 _WAYS = ("read", "write", "trim")
 #: the percentile that is a metric of its own
@@ -22,10 +21,7 @@ _TAIL = "99.000000"
 
 def read_fio(path: Path, origin: Origin) -> SampleSet:
     """Return the jobs in the file ``path``. Raises InputError, also for a job that failed."""
-    document = read_json(path)
-    violation = find_violation(document, "hugepage_gate", "fio")
-    if violation is not None:
-        raise InputError(f"{path}: expected what fio 3 --output-format=json writes: {violation}")
+    document = read_output(path, "fio", "what fio 3 --output-format=json writes")
     names = [job["jobname"] for job in document["jobs"]]
     facts: dict[str, Scalar] = {"fio": document["fio version"], **_options("fio", document.get("global options", {}))}
     found: list[ForeignSeries] = []

@@ -6,17 +6,12 @@ Specified by https://github.com/sharkdp/hyperfine, "Exporting results", and its 
 from pathlib import Path
 
 from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, one_session
-from hugepage_gate.input_file import read_json
+from hugepage_gate.input_file import read_output
 from hugepage_gate.samples import SampleSet
-from hugepage_qa.errors import InputError
-from hugepage_qa.schema import find_violation
 
 
 def read_hyperfine(path: Path, origin: Origin) -> SampleSet:
     """Return the commands in the file ``path``. Raises InputError."""
-    document = read_json(path)
-    violation = find_violation(document, "hugepage_gate", "hyperfine")
-    if violation is not None:
-        raise InputError(f"{path}: expected what hyperfine --export-json writes: {violation}")
+    document = read_output(path, "hyperfine", "what hyperfine --export-json writes")
     found = [ForeignSeries(result["command"], "s", [result["times"]]) for result in document["results"]]
     return one_session(path, origin, found)

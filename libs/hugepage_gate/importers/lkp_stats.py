@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, one_session
-from hugepage_gate.input_file import read_json
+from hugepage_gate.input_file import read_output
 from hugepage_gate.samples import Direction, SampleSet
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import find_violation
 
 _HIGHER = re.compile(
     r".*(?:throughput|score|ops|tps|bps|fps|iops|bandwidth|MBps|KBps|GBps|Mbps|Kbps|flops|works|transactions"
@@ -37,10 +36,7 @@ _MONITORS = re.compile(
 
 def read_lkp(path: Path, origin: Origin) -> SampleSet:
     """Return the metrics of a test in the file ``path``. Raises InputError."""
-    document = read_json(path)
-    violation = find_violation(document, "hugepage_gate", "lkp")
-    if violation is not None:
-        raise InputError(f"{path}: expected stats.json or matrix.json of LKP: {violation}")
+    document = read_output(path, "lkp", "stats.json or matrix.json of LKP")
     source = document.pop("stats_source", None)
     runs = len(source) if isinstance(source, list) else 1
     columns = {

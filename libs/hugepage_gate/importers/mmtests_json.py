@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, one_session
-from hugepage_gate.input_file import number, read_json
+from hugepage_gate.input_file import number, read_output
 from hugepage_gate.samples import Direction, SampleSet
-from hugepage_qa.errors import InputError
-from hugepage_qa.schema import find_violation
 
 _UNITS = {
     "Time (nanoseconds)": "ns",
@@ -25,10 +23,7 @@ _GOOD = {"Lower": Direction.LOWER, "Higher": Direction.HIGHER}
 
 def read_mmtests(path: Path, origin: Origin) -> SampleSet:
     """Return the operations in the file ``path``. Raises InputError."""
-    document = read_json(path)
-    violation = find_violation(document, "hugepage_gate", "mmtests")
-    if violation is not None:
-        raise InputError(f"{path}: expected what extract-mmtests.pl --print-json prints of one run: {violation}")
+    document = read_output(path, "mmtests", "what extract-mmtests.pl --print-json prints of one run")
     benchmark = document["_ModuleName"].removeprefix("Extract")
     found = []
     for operation, iterations in document["_ResultData"].items():

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hugepage_gate.importers.foreign_series import ForeignSeries, Origin, one_session
-from hugepage_gate.input_file import read_json
+from hugepage_gate.input_file import read_output
 from hugepage_gate.sample_format import parse_time
 from hugepage_gate.samples import Direction, SampleSet, Scalar
 from hugepage_qa.errors import InputError
-from hugepage_qa.schema import find_violation
 
 _UNITS = {"second": "s", "byte": "bytes", "integer": "count"}
 
@@ -24,10 +23,7 @@ _FACTS = {"cpu_model_name": "cpu_model", "hostname": "hostname", "cpu_count": "c
 
 def read_pyperf(path: Path, origin: Origin) -> SampleSet:
     """Return the benchmarks in the file ``path``. Raises InputError."""
-    document = read_json(path)
-    violation = find_violation(document, "hugepage_gate", "pyperf")
-    if violation is not None:
-        raise InputError(f"{path}: expected JSON of pyperf 1.0 or later: {violation}")
+    document = read_output(path, "pyperf", "JSON of pyperf 1.0 or later")
     common = document.get("metadata", {})
     found = [_read_benchmark(one, common, path, origin) for one in document["benchmarks"]]
     metadata = _metadata(document["benchmarks"][0], common)

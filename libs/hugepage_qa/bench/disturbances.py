@@ -60,10 +60,10 @@ class Surroundings:
 
     def _quieten(self) -> None:
         os.sync()
-        self._write(_DROP_CACHES, _PAGES_AND_SLAB)
+        self._tree.write(_DROP_CACHES, _PAGES_AND_SLAB)
         # a kernel without CONFIG_COMPACTION has no such file
         if (self._root / _COMPACT).exists():
-            self._write(_COMPACT, "1")
+            self._tree.write(_COMPACT, "1")
 
     def _set_thp(self, transparent: Backing | None) -> None:
         """Set THP for anonymous and shared memory to always or never, or as is asked for, and other sizes to never."""
@@ -92,7 +92,7 @@ class Surroundings:
     def _choose(self, path: str, value: str) -> None:
         """Write ``value`` where the kernel has the file."""
         if (self._root / path).exists():
-            self._write(path, value)
+            self._tree.write(path, value)
 
     @contextmanager
     def _pages(self, size: int, pages: int, *, exact: bool) -> Iterator[None]:
@@ -123,17 +123,10 @@ class Surroundings:
             )
 
     def _resize(self, size: int, pages: int) -> None:
-        self._write(f"{pools.DIRECTORY}/{size_name(size)}/nr_hugepages", str(pages))
+        self._tree.write(f"{pools.DIRECTORY}/{size_name(size)}/nr_hugepages", str(pages))
 
     def _pool(self, size: int) -> Pool:
         return next(pool for pool in read_pools(self._tree) if pool.size == size)
-
-    def _write(self, path: str, text: str) -> None:
-        descriptor = os.open(self._root / path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, f"{text}\n".encode())
-        finally:
-            os.close(descriptor)
 
 
 def _unused(pool: Pool) -> int:

@@ -36,6 +36,14 @@ class DirectoryTree:
             # sysfs answers EINVAL or EIO for files that exist but have nothing to say
             return None
 
+    def write(self, path: str, value: str) -> None:
+        """Write ``value`` as a line, in one write, to a file that is no link. Raises OSError as the kernel says."""
+        descriptor = os.open(f"{self._root}/{path}", os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, f"{value}\n".encode())
+        finally:
+            os.close(descriptor)
+
     def names(self, path: str) -> list[str]:
         try:
             with os.scandir(f"{self._root}/{path}") as entries:

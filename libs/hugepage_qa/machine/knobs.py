@@ -1,6 +1,5 @@
 """The knobs of a machine that cases may touch: found by looking, read in one form, written as they were read."""
 
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -104,11 +103,7 @@ class Knob:
 
     def write(self, root: Path, value: str) -> None:
         """Write ``value``. Raises OSError as the kernel refuses it."""
-        descriptor = os.open(root / self.path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, f"{value}\n".encode())
-        finally:
-            os.close(descriptor)
+        DirectoryTree(root).write(self.path, value)
 
 
 def knob_name(path: str) -> str:

@@ -5,13 +5,7 @@ import re
 from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest import Guest
-from hugepage_qa.cases.guest.guests import (
-    NO_NODES,
-    GuestArea,
-    Guests,
-    guest_case,
-    needs,
-)
+from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.guest.refusal import Meaning, find_meaning, without_process_ids
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.nodes import parse_list

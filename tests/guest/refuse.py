@@ -8,13 +8,7 @@ from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.guest import guest_machine as drivers
 from hugepage_qa.cases.guest.guest_machine import LIBVIRT_WITHOUT_MOUNTS
-from hugepage_qa.cases.guest.guests import (
-    NO_NODES,
-    GuestArea,
-    Guests,
-    guest_case,
-    needs,
-)
+from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.guest.refusal import Meaning
 from hugepage_qa.cases.hugetlb_group import HugetlbGroup
 from hugepage_qa.cases.live import Live

@@ -6,7 +6,7 @@ from functools import partial, wraps
 from statistics import median
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.control_group import ControlGroup
 from hugepage_qa.cases.fragmentation import SAMPLES, compact_if_short
 from hugepage_qa.cases.group_memory import (
     IN_SWAP,
@@ -16,6 +16,7 @@ from hugepage_qa.cases.group_memory import (
     leave_memory,
     look_for_about,
     need_exact_charges,
+    swapping_groups,
     wait_until_written,
 )
 from hugepage_qa.cases.live import Live
@@ -23,7 +24,6 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import parts_out, swap_to_a_device, swapped
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 LEFT_IN_SWAP = Area("cgroup/left-in-swap", sizes=Sizes.ONCE)
@@ -71,11 +71,7 @@ def case(statement: str, source: str) -> Callable[[_Act], None]:
             swap_off = swap_to_a_device(live, _ROOM * size)
             set_policy(live, "madvise")
             compact_if_short(live, size, _PAGES)
-            above = new_group(live, "memory", Version.TWO)
-            group = above.child("below")
-            if group.read(IN_SWAP) is None:
-                raise CannotRun(f"groups have no {IN_SWAP}: this kernel has no CONFIG_SWAP, or swapaccount=0")
-            act(live, group, above, swap_off)
+            act(live, *swapping_groups(live), swap_off)
 
         LEFT_IN_SWAP.case(statement, source, since=SINCE)(in_groups)
 

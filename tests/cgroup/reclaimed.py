@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, Watch, new_group
+from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Watch
 from hugepage_qa.cases.fragmentation import compact_if_short, with_blocks
 from hugepage_qa.cases.group_memory import (
     IN_SWAP,
@@ -20,6 +20,7 @@ from hugepage_qa.cases.group_memory import (
     huge_pages_in,
     need_exact_charges,
     swap_of,
+    swapping_groups,
     wait_until_written,
 )
 from hugepage_qa.cases.live import Live
@@ -81,14 +82,11 @@ def case(statement: str, source: str, *, since: str, to_a_device: bool = False) 
             live.set_knob(_SWAPPINESS, "100")
             set_policy(live, "madvise")
             compact_if_short(live, pmd_size(live), _PAGES)
-            above = new_group(live, "memory", Version.TWO)
-            group = above.child("below")
+            group, above = swapping_groups(live)
             if any(
                 mount.type == "cgroup2" and _LOCALLY in mount.options.split(",") for mount in read_mounts(live.host)
             ):
                 raise CannotRun(f"the hierarchy is mounted with {_LOCALLY}: events are those of the group itself alone")
-            if group.read(IN_SWAP) is None:
-                raise CannotRun(f"groups have no {IN_SWAP}: this kernel has no CONFIG_SWAP, or swapaccount=0")
             act(live, group, above)
 
         RECLAIMED.case(statement, source, since=since)(in_group)

@@ -89,16 +89,18 @@ def largest_folio(live: Live, actor: Actor, frames: Sequence[int]) -> int:
 
 def zeroes_among(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
     """Return which of ``frames`` are pages of zeroes, huge or not. Raises CannotRun as above."""
-    wanted = set(frames)
-    groups = _neighbours(live, actor, wanted)
-    return {frame for frame in wanted if groups[frame // _NEIGHBOURS][frame % _NEIGHBOURS] & ZERO}
+    return _with_flag(live, actor, frames, ZERO)
 
 
 def tails_among(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
     """Return which of ``frames`` go on with a folio that began before them. Raises CannotRun as above."""
+    return _with_flag(live, actor, frames, COMPOUND_TAIL)
+
+
+def _with_flag(live: Live, actor: Actor, frames: Iterable[int], flag: int) -> set[int]:
     wanted = set(frames)
     groups = _neighbours(live, actor, wanted)
-    return {frame for frame in wanted if groups[frame // _NEIGHBOURS][frame % _NEIGHBOURS] & COMPOUND_TAIL}
+    return {frame for frame in wanted if groups[frame // _NEIGHBOURS][frame % _NEIGHBOURS] & flag}
 
 
 def _neighbours(live: Live, actor: Actor, frames: Iterable[int]) -> dict[int, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 import mmap
 import os
 
-from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup
+from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.group_statistics import read_statistics
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -27,6 +27,15 @@ def actor_in(live: Live, group: ControlGroup) -> Actor:
     keep_to_one_cpu(live, actor)
     group.add(actor)
     return actor
+
+
+def swapping_groups(live: Live) -> tuple[ControlGroup, ControlGroup]:
+    """Return a group that is charged for swap, and the one above it. Raises CannotRun where none is."""
+    above = new_group(live, "memory", Version.TWO)
+    group = above.child("below")
+    if group.read(IN_SWAP) is None:
+        raise CannotRun(f"groups have no {IN_SWAP}: this kernel has no CONFIG_SWAP, or swapaccount=0")
+    return group, above
 
 
 def file_on_a_disk(live: Live, length: int) -> HugeFile:

@@ -22,7 +22,7 @@ from hugepage_qa.kernel.uapi import (
 )
 from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.pool import pool_setup, pool_use
-from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, errno_name
+from hugepage_qa.oracle.pool.pool_operation import Operation, Outcome, errno_name
 from hugepage_qa.process.actor import Actor, Fault, Refused
 
 _BUSY_SECONDS = 2.0

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from hugepage_qa.cases.random.random_step import PoolRun
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
-from hugepage_qa.oracle.pool.pool_setup import Operation, area_of
+from hugepage_qa.oracle.pool.pool_operation import Operation, area_of
 
 #: the process that a program starts with
 FIRST_PROCESS = "a"

@@ -8,24 +8,14 @@ from dataclasses import dataclass, field
 from hugepage_qa.cases.judge import NOTHING_LEFT, checked_end, evidence, run_judged
 from hugepage_qa.cases.kernel_trouble import KERNEL_CONTENT
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.random.random_search import (
-    Program,
-    draw_and_run,
-    run_again,
-    shrink,
-)
-from hugepage_qa.cases.random.random_surroundings import (
-    AS_MODELLED,
-    CannotReplay,
-    PoolsChanged,
-    PoolSurroundings,
-)
+from hugepage_qa.cases.random.random_search import Program, draw_and_run, run_again, shrink
+from hugepage_qa.cases.random.random_surroundings import AS_MODELLED, CannotReplay, PoolsChanged, PoolSurroundings
 from hugepage_qa.cases.result import BAD, Result, Verdict, because
 from hugepage_qa.cases.verdicts import decide
 from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.pool_setup import Operation
+from hugepage_qa.oracle.pool.pool_operation import Operation
 from hugepage_qa.process.actor_link import ActorGone
 from hugepage_qa.sizes import format_size
 

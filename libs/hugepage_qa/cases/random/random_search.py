@@ -19,7 +19,8 @@ from hugepage_qa.cases.random.random_program import RandomPool
 from hugepage_qa.cases.random.random_step import PoolRun
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.pool_setup import Operation, SetCount, carry_out
+from hugepage_qa.oracle.pool.pool_operation import Operation, carry_out
+from hugepage_qa.oracle.pool.pool_setup import SetCount
 from hugepage_qa.oracle.pool.pool_use import Before, persistent
 
 #: how many programs shrinking may try: one with gigantic pages takes seconds

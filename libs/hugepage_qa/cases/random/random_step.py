@@ -11,14 +11,9 @@ from hugepage_qa.oracle.compare import Difference, compare
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.pool_expectations import OUTCOME, expectations
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
-from hugepage_qa.oracle.pool.pool_setup import NEVER_ENDS, Operation, Outcome, carry_out
+from hugepage_qa.oracle.pool.pool_operation import NEVER_ENDS, Operation, Outcome, carry_out
 from hugepage_qa.oracle.pool.pool_use import Before, closing_operations, traces_left
-from hugepage_qa.oracle.prediction import (
-    Exactly,
-    Expectation,
-    Prediction,
-    pool_subject,
-)
+from hugepage_qa.oracle.prediction import Exactly, Expectation, Prediction, pool_subject
 
 _OUTCOME = "outcome"
 _MOST_MODELS = 8

@@ -17,7 +17,8 @@ from hugepage_qa.oracle.pool.known_pool_issues import pool_issues_of
 from hugepage_qa.oracle.pool.pool_counters import PageSize
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
-from hugepage_qa.oracle.pool.pool_setup import MakeGroup, Operation, SetCount
+from hugepage_qa.oracle.pool.pool_operation import Operation
+from hugepage_qa.oracle.pool.pool_setup import MakeGroup, SetCount
 from hugepage_qa.oracle.pool.pool_use import settings_of
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
 from hugepage_qa.process.actor import Actor

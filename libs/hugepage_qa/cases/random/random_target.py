@@ -12,14 +12,9 @@ from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.machine.host import Host, ObservedTree
 from hugepage_qa.oracle.compare import Observations
-from hugepage_qa.oracle.pool.pool_expectations import (
-    content_subject,
-    group_subject,
-    mapped_subject,
-    mount_subject,
-)
+from hugepage_qa.oracle.pool.pool_expectations import content_subject, group_subject, mapped_subject, mount_subject
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
-from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome
+from hugepage_qa.oracle.pool.pool_operation import Operation, Outcome
 from hugepage_qa.oracle.prediction import Value, pool_subject
 from hugepage_qa.process.actor import Actor, Fault
 

@@ -11,7 +11,7 @@ from typing import get_type_hints
 from hugepage_qa.cases.random.random_drawing import FIRST_PROCESS
 from hugepage_qa.errors import InputError
 from hugepage_qa.oracle.pool import pool_setup, pool_use
-from hugepage_qa.oracle.pool.pool_setup import AREA_PAGES, Operation
+from hugepage_qa.oracle.pool.pool_operation import AREA_PAGES, Operation
 from hugepage_qa.sizes import MIB, parse_size
 
 _KINDS = {

@@ -10,15 +10,8 @@ from hugepage_qa.oracle.pool.pool_files import HugeFile
 from hugepage_qa.oracle.pool.pool_files import Mapping as PageMapping
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_mappings import discard, fork, move
-from hugepage_qa.oracle.pool.pool_setup import (
-    Operation,
-    SetCount,
-    SetOvercommit,
-    Unlink,
-    Unmount,
-    area_address,
-    carry_out,
-)
+from hugepage_qa.oracle.pool.pool_operation import Operation, area_address, carry_out
+from hugepage_qa.oracle.pool.pool_setup import SetCount, SetOvercommit, Unlink, Unmount
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from hugepage_qa.cases.result import Verdict
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
+from hugepage_qa.oracle.pool.pool_operation import Operation
 from hugepage_qa.oracle.pool.pool_setup import (
     Allocate,
     Close,
@@ -25,7 +26,6 @@ from hugepage_qa.oracle.pool.pool_setup import (
     MakeMemfd,
     MakeSegment,
     MountPool,
-    Operation,
     PunchHole,
     SetCount,
     SetOvercommit,

@@ -13,7 +13,7 @@ from hugepage_qa.oracle.pool.pool_counters import PageSize
 from hugepage_qa.oracle.pool.pool_expectations import expectations
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
-from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, carry_out
+from hugepage_qa.oracle.pool.pool_operation import Operation, Outcome, carry_out
 from hugepage_qa.oracle.prediction import Prediction
 from hugepage_qa.sizes import GIB, MIB
 from hugepage_qa.version import KernelVersion

@@ -19,15 +19,9 @@ from hugepage_qa.cases.random.random_drawing import Scale
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
-from hugepage_qa.oracle.pool.pool_setup import CreateFile, MountPool, Operation, SetCount
-from hugepage_qa.oracle.pool.pool_use import (
-    Fork,
-    MapAnonymous,
-    MapFile,
-    Move,
-    Read,
-    Write,
-)
+from hugepage_qa.oracle.pool.pool_operation import Operation
+from hugepage_qa.oracle.pool.pool_setup import CreateFile, MountPool, SetCount
+from hugepage_qa.oracle.pool.pool_use import Fork, MapAnonymous, MapFile, Move, Read, Write
 from hugepage_qa.version import KernelVersion
 
 every_scale = pytest.mark.parametrize("scale", [SMALL_SCALE, LARGE_SCALE], ids=["2M", "1G"])

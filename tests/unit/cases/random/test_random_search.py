@@ -18,7 +18,8 @@ from tests.unit.cases.random.targets import (
 from hugepage_qa.cases.random.random_drawing import Scale
 from hugepage_qa.cases.random.random_search import draw_and_run, run_again
 from hugepage_qa.oracle.pool import pool_setup, pool_use
-from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, SetCount
+from hugepage_qa.oracle.pool.pool_operation import Operation, Outcome
+from hugepage_qa.oracle.pool.pool_setup import SetCount
 from hugepage_qa.oracle.pool.pool_use import Exit, MapAnonymous, Write
 
 every_scale = pytest.mark.parametrize(

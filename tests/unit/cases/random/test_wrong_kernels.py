@@ -15,15 +15,9 @@ from tests.unit.cases.random.wrong_kernels import (
 )
 
 from hugepage_qa.cases.random.random_search import draw_and_run, shrink
-from hugepage_qa.oracle.pool.pool_setup import MountPool, Operation, SetCount
-from hugepage_qa.oracle.pool.pool_use import (
-    Exit,
-    Fork,
-    MapAnonymous,
-    Read,
-    Unmap,
-    Write,
-)
+from hugepage_qa.oracle.pool.pool_operation import Operation
+from hugepage_qa.oracle.pool.pool_setup import MountPool, SetCount
+from hugepage_qa.oracle.pool.pool_use import Exit, Fork, MapAnonymous, Read, Unmap, Write
 
 
 @pytest.mark.parametrize(

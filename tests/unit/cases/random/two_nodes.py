@@ -8,13 +8,8 @@ from typing import Any
 from tests.unit.cases.kinds import X86_64
 
 from hugepage_qa.cases.random.random_drawing import FIRST_PROCESS
-from hugepage_qa.oracle.pool.pool_setup import (
-    MountPool,
-    Operation,
-    SetCount,
-    SetOvercommit,
-    Unmount,
-)
+from hugepage_qa.oracle.pool.pool_operation import Operation
+from hugepage_qa.oracle.pool.pool_setup import MountPool, SetCount, SetOvercommit, Unmount
 from hugepage_qa.oracle.pool.pool_use import MapAnonymous
 from hugepage_qa.sizes import MIB
 

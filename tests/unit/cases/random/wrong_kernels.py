@@ -3,7 +3,8 @@
 from tests.unit.cases.random.targets import SMALL
 
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
-from hugepage_qa.oracle.pool.pool_setup import MountPool, Operation, Outcome, carry_out
+from hugepage_qa.oracle.pool.pool_operation import Operation, Outcome, carry_out
+from hugepage_qa.oracle.pool.pool_setup import MountPool
 from hugepage_qa.oracle.pool.pool_use import Exit, Fork, Read, Unmap, Write
 
 

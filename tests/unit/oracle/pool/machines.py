@@ -6,7 +6,7 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.pool_counters import PageSize
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
-from hugepage_qa.oracle.pool.pool_setup import Operation, Outcome, carry_out
+from hugepage_qa.oracle.pool.pool_operation import Operation, Outcome, carry_out
 from hugepage_qa.sizes import GIB, MIB
 from hugepage_qa.version import KernelVersion
 

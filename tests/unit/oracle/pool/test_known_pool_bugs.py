@@ -11,30 +11,19 @@ from hugepage_qa.oracle.issue_tables import ALL_ISSUES
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.pool.known_pool_issues import POOL_ISSUES, pool_issues_of
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
+from hugepage_qa.oracle.pool.pool_operation import NEVER_ENDS, Operation, Outcome
 from hugepage_qa.oracle.pool.pool_setup import (
-    NEVER_ENDS,
     Allocate,
     Close,
     CreateFile,
     Demote,
     MountPool,
-    Operation,
-    Outcome,
     SetCount,
     SetOvercommit,
     Truncate,
     Unmount,
 )
-from hugepage_qa.oracle.pool.pool_use import (
-    Exit,
-    Fork,
-    MapAnonymous,
-    MapFile,
-    Move,
-    Read,
-    Unmap,
-    Write,
-)
+from hugepage_qa.oracle.pool.pool_use import Exit, Fork, MapAnonymous, MapFile, Move, Read, Unmap, Write
 from hugepage_qa.version import KernelVersion
 
 Program = tuple[Operation, ...]

@@ -4,17 +4,8 @@ import pytest
 from tests.unit.oracle.pool.machines import LARGE, SMALL, counters, pool_machine, run
 
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.oracle.pool.pool_setup import (
-    AREA_PAGES,
-    CreateFile,
-    MakeSegment,
-    MountPool,
-    SetCount,
-    SetOvercommit,
-    Truncate,
-    area_address,
-    area_of,
-)
+from hugepage_qa.oracle.pool.pool_operation import AREA_PAGES, area_address, area_of
+from hugepage_qa.oracle.pool.pool_setup import CreateFile, MakeSegment, MountPool, SetCount, SetOvercommit, Truncate
 from hugepage_qa.oracle.pool.pool_use import (
     Attach,
     Exit,

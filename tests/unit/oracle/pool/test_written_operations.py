@@ -5,7 +5,8 @@ from tests.unit.cases.random.record_random import PROGRAM
 
 from hugepage_qa.cases.random.saved_program import parse_operation
 from hugepage_qa.errors import InputError
-from hugepage_qa.oracle.pool.pool_setup import Demote, LimitGroup, Operation
+from hugepage_qa.oracle.pool.pool_operation import Operation
+from hugepage_qa.oracle.pool.pool_setup import Demote, LimitGroup
 from hugepage_qa.sizes import GIB
 
 

@@ -39,7 +39,7 @@ def idle_huge_page(live: Live) -> None:
     frames = [bitmap.mark_huge(memory) for memory in (used, unused)]
     use(used)
     live.expect("whether both are idle", [0, 1], [bitmap.is_idle(frame) for frame in frames])
-    live.expect("AnonHugePages", used.length, used.smaps().anon_huge_pages)
+    used.expect_huge()
 
 
 @IDLE_PAGES.case(

@@ -88,7 +88,7 @@ def a_page_shared_by_fork(live: Live) -> None:
     live.expect("AnonHugePages of the parent", size, ours.smaps().anon_huge_pages)
     live.expect("AnonHugePages of the child", size, theirs.smaps().anon_huge_pages)
     theirs.touch(0, value=9)
-    live.expect("AnonHugePages of the child after its write", 0, theirs.smaps().anon_huge_pages)
+    theirs.expect_huge(0, about="of the child after its write")
     live.expect("Rss of the child after its write", size, theirs.smaps().rss)
     live.expect("AnonHugePages of the parent", size, ours.smaps().anon_huge_pages)
     ours.expect_filled()
@@ -173,7 +173,7 @@ def the_zero_page_is_nobodys(live: Live) -> None:
     live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
     memory = expect_change(live, {"AnonHugePages": 0, "thp_fault_alloc": 0}, lambda: _advised(live, 1), _read_first)
     memory.expect_zero(0)
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     live.expect("Rss", 0, memory.smaps().rss)
 
 
@@ -323,7 +323,7 @@ def _touch(live: Live, memory: Memory) -> None:
 def _base_pages(live: Live) -> Memory:
     memory = map_aligned(live, 1, pmd_size(live))
     memory.fill()
-    live.expect("AnonHugePages without advice", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="without advice")
     return memory
 
 

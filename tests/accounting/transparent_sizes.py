@@ -77,7 +77,7 @@ def as_many_when_they_move(live: Live) -> None:
             move_all(live, memory, by, source, target)
 
     memory = expect_change(live, unchanged, on_the_first, there_and_back, _read)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     memory.expect_filled()
 
 
@@ -172,7 +172,7 @@ def a_held_page_is_not_split(live: Live) -> None:
     # without the pipe it can be
     split = dict.fromkeys(failed, 0) | dict.fromkeys(done, 1)
     memory = expect_change(live, split, partial(_filled_page, live), _advise_half, _read_of_splits)
-    live.expect("AnonHugePages of a page that nobody holds", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="of a page that nobody holds")
     memory.expect_filled()
 
 

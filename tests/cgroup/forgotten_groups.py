@@ -169,7 +169,7 @@ def _split(live: Live, group: ControlGroup) -> Memory:
     base, half = live.base_page, memory.size // 2
     memory.actor.call("madvise", memory.address + half, base, MADV_COLD)
     memory.actor.call("madvise", memory.at(1) + half, half, MADV_DONTNEED)
-    live.expect("AnonHugePages of what is mapped in parts", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="of what is mapped in parts")
     return memory
 
 
@@ -209,7 +209,7 @@ def _collapsed(live: Live, group: ControlGroup) -> Memory:
     memory.advise(MADV_HUGEPAGE)
     with_blocks(live, memory.size, _PAGES)
     collapse_memory(live, memory)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     return memory
 
 

@@ -124,7 +124,7 @@ def refused(live: Live) -> None:
     expect_about(live, new, _USED, 0)
     _expect_stat(live, old, rss=_PAGES, rss_huge=_PAGES)
     _expect_stat(live, new, rss=0, rss_huge=0)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     new.write(_LIMIT, str((_PAGES + 1) * memory.size))
     new.add(memory.actor)
     expect_about(live, old, _USED, 0)
@@ -183,7 +183,7 @@ def on_another_node(live: Live) -> None:
         live.expect("status of move_pages", [node] * _PAGES, move_pages(memory.actor, pages, [node] * _PAGES))
         # those for which there is no block there are split
         need_blocks(live, memory, node)
-        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+        memory.expect_huge()
         for name in (_USED, _WITH_SWAP):
             expect_about(live, group, name, _PAGES)
     memory.actor.end()
@@ -211,7 +211,7 @@ def _memory_in(live: Live, group: ControlGroup) -> Memory:
     keep_to_one_cpu(live, memory.actor)
     group.add(memory.actor)
     fill_in_huge_pages(live, memory)
-    live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge(about="before")
     expect_about(live, group, _USED, _PAGES)
     _expect_stat(live, group, rss=_PAGES, rss_huge=_PAGES)
     return memory

@@ -67,7 +67,7 @@ def charged_and_given_back(live: Live, group: ControlGroup) -> None:
     memory = _memory_in(live, group)
     before = group.read_number(USED)
     fill_in_huge_pages(live, memory)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     _expect_charged(live, group, before, _PAGES)
     expect_statistics(live, group, {"anon_thp": memory.length, "thp_fault_alloc": _PAGES})
     memory.expect_filled()
@@ -127,10 +127,10 @@ def charged_for_a_collapse(live: Live, group: ControlGroup) -> None:
     set_policy(live, "never")
     before = group.read_number(USED)
     memory.fill()
-    live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="before")
     _expect_charged(live, group, before, _PAGES)
     collapse_memory(live, memory)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     _expect_charged(live, group, before, _PAGES)
     expect_statistics(live, group, {"anon_thp": memory.length, "thp_fault_alloc": 0})
     # what has to be tried again has an allocation each time
@@ -169,7 +169,7 @@ def charged_for_the_rest(live: Live, group: ControlGroup) -> None:
     memory = _memory_in(live, group)
     before = group.read_number(USED)
     fill_in_huge_pages(live, memory)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     half = memory.size // 2
     for page in range(_PAGES):
         memory.actor.call("munmap", memory.at(page) + half, half)
@@ -195,7 +195,7 @@ def refused_by_a_limit(live: Live, group: ControlGroup) -> None:
     group.write("memory.max", str(pmd_size(live) // 2))
     counted = {"thp_fault_fallback": 1, "thp_fault_fallback_charge": 1, "thp_fault_alloc": 0}
     refused = _refused(live, group, counted, partial(advised, live, _PAGES))
-    live.expect("AnonHugePages", 0, refused.smaps().anon_huge_pages)
+    refused.expect_huge(0)
     eighth = refused.size // 8
     refused.actor.fill(refused.address, eighth, WORD, 1)
     live.expect("Rss", eighth, refused.smaps().rss)
@@ -204,7 +204,7 @@ def refused_by_a_limit(live: Live, group: ControlGroup) -> None:
     refused.touch(1)
     if not refused.smaps().anon_huge_pages:
         expect_no_shortage(live, refused.size, 1)
-    live.expect("AnonHugePages without a limit", refused.size, refused.smaps().anon_huge_pages)
+    refused.expect_huge(1, about="without a limit")
 
 
 @case(
@@ -261,11 +261,11 @@ def collapse_refused_by_a_limit(live: Live, group: ControlGroup) -> None:
         group.write("memory.swap.max", "0")
     group.write("memory.max", str(memory.length + memory.size // 2))
     expect_no_collapse(live, memory, errno.EBUSY)
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     memory.expect_filled()
     group.write("memory.max", "max")
     collapse_memory(live, memory)
-    live.expect("AnonHugePages with room", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge(about="with room")
     memory.expect_filled()
 
 

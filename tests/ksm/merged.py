@@ -71,7 +71,7 @@ def equal_parts(live: Live) -> None:
         return len(places) - len({entry & FRAME for entry in memory.pagemap(places)})
 
     live.expect("frames that they are fewer", len(places) - 1, await_merged(live, memory, fewer, len(places) - 1))
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     changed = sum(memory.actor.check(place, base, WORD, _NEW_VALUE) for place in places)
     for start, end in pairwise([-base, *offsets, memory.size]):
         changed += memory.wrong(start + base, end - start - base)
@@ -112,12 +112,12 @@ def pages_of_zeroes(live: Live) -> None:
     memory = advised(live, 1)
     memory.touch(value=0)
     need_blocks(live, memory)
-    live.expect("AnonHugePages of zeroes", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge(about="of zeroes")
     resident, count = anonymous_memory(live, memory), base_page_count(live, memory)
     memory.advise(MADV_MERGEABLE)
     found = await_merged(live, memory, lambda: count - memory.smaps().rss // live.base_page)
     live.expect("base pages that are no memory of the process", count, found)
-    live.expect("AnonHugePages when they were merged", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="when they were merged")
     # an actor has little else, of which some may come meanwhile
     live.expect("RssAnon is less by most of it", True, resident - anonymous_memory(live, memory) > memory.length // 2)
     memory.expect_zero()
@@ -188,7 +188,7 @@ def _unmap(live: Live, memory: Memory) -> int:
 def _collapse(live: Live, memory: Memory) -> int:
     memory.advise(MADV_HUGEPAGE)
     collapse_memory(live, memory)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.length))
     return base_page_count(live, memory) - 1
 

@@ -190,7 +190,7 @@ def _on_node(live: Live, node: int) -> Memory:
     memory = advised(live)
     bind(memory, [node])
     fill_in_huge_pages(live, memory, node)
-    live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge(about="before")
     live.expect("base pages by node before", {node: base_page_count(live, memory)}, memory.numa_maps().nodes)
     return memory
 

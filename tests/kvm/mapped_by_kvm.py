@@ -270,7 +270,7 @@ def transparent(live: Live) -> None:
     guest = KvmGuest(live)
     memory = advised(live, _THP_PAGES, actor=guest.actor)
     memory.fill()
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     given = guest.give(memory)
     expect_whole(live, guest, given)
     # one base page of the last one: what is left of that cannot be huge

@@ -145,7 +145,7 @@ def ordinary_memory_with_holes(live: Live) -> None:
             if advice == MADV_HUGEPAGE:
                 with_blocks(live, size, memory.pages)
                 fill_in_huge_pages(live, memory)
-                live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+                memory.expect_huge()
                 child.call("madvise", memory.address + first, length, MADV_DONTNEED)
             for offset, filled in ((0, first), (end, memory.length - end)):
                 child.fill(memory.address + offset, filled, WORD, _VALUE + offset)

@@ -54,7 +54,7 @@ def child_leaves_a_thp_to_a_pipe(live: Live) -> None:
     for unmaps in (False, True):
         memory = huge_pages(live, 1)
         child = memory.fork()
-        live.expect("AnonHugePages of the child", child.length, child.smaps().anon_huge_pages)
+        child.expect_huge(about="of the child")
         reader = pipe_with(live, child)
         if unmaps:
             child.unmap()

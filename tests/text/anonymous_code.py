@@ -42,10 +42,10 @@ def code_that_was_data(live: Live) -> None:
     switch(live, 3)
     memory = map_code(live, 1, mmap.PROT_READ | mmap.PROT_WRITE)
     memory.fill()
-    live.expect("AnonHugePages of data", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="of data")
     memory.protect(mmap.PROT_READ | mmap.PROT_EXEC)
     see_khugepaged_at_work(live, memory.actor)
-    live.expect("AnonHugePages of code that was data", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="of code that was data")
     memory.expect_filled()
 
 

@@ -63,7 +63,7 @@ def freed_in_part(live: Live) -> None:
 def freed(live: Live) -> None:
     memory = huge_pages(live, 3)
     live.expect("LazyFree", 2 * memory.size, _free(live, memory, 2 * memory.size))
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     memory.actor.fill(memory.address, memory.size, WORD, _NEW_VALUE)
     live.expect("LazyFree after one was written again", memory.size, _lazy(memory))
     memory.advise(MADV_PAGEOUT)
@@ -154,7 +154,7 @@ def given_back_though_locked(live: Live) -> None:
     part = memory.address + half, memory.size
     live.expect_errno(errno.EINVAL, memory.actor.call, "madvise", *part, mmap.MADV_DONTNEED)
     live.expect("Locked after advice that was refused", memory.length, memory.smaps().fields["Locked"])
-    live.expect("AnonHugePages after advice that was refused", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge(about="after advice that was refused")
     memory.expect_filled()
     memory.actor.call("madvise", *part, MADV_DONTNEED_LOCKED)
     live.expect("Locked without what was given back", memory.length - memory.size, memory.smaps().fields["Locked"])
@@ -202,7 +202,7 @@ def kept_from_children(live: Live) -> None:
         else:
             live.expect_signal(signal.SIGSEGV, child.read)
         memory.expect_filled()
-        live.expect("AnonHugePages of the parent", memory.size, memory.smaps().anon_huge_pages)
+        memory.expect_huge(1, about="of the parent")
 
 
 @ADVICE.case(

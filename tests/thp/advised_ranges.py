@@ -139,7 +139,7 @@ def refused(live: Live) -> None:
     ):
         with live.about(what):
             live.expect_errno(error, asked.call, *arguments)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     memory.expect_filled()
 
 

@@ -174,7 +174,7 @@ def inherited_again(live: Live) -> None:
         live.expect("AnonHugePages of the first one", [memory.size] * len(everyone), huge)
         again.fill(_NEW_VALUE)
         memory.expect_filled()
-        live.expect("AnonHugePages of the first one, written by a child", memory.size, memory.smaps().anon_huge_pages)
+        memory.expect_huge(1, about="of the first one, written by a child")
         for one in everyone:
             one.actor.end()
 

@@ -62,7 +62,7 @@ def twice(live: Live) -> None:
     memory = unadvised_base_pages(live)
     for _time in range(2):
         collapse_memory(live, memory)
-        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+        memory.expect_huge()
     memory.expect_filled()
 
 
@@ -78,7 +78,7 @@ def one_page_is_enough(live: Live) -> None:
     memory = map_aligned(live, 1, pmd_size(live))
     memory.touch(0, 5)
     collapse_memory(live, memory)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     live.expect("the word that was written", 5, memory.read(0))
     live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.length))
 
@@ -107,13 +107,13 @@ def beyond_each_limit(live: Live) -> None:
         child.actor.write(child.at(1) - WORD, 1 + child.length - WORD)
         _expect_collapsed(live, child, f"{length} bytes shared")
         live.expect("words of the child that changed", 0, child.wrong(0, length))
-        live.expect("AnonHugePages of the parent", 0, parent.smaps().anon_huge_pages)
+        parent.expect_huge(0, about="of the parent")
         child.fill(_NEW_VALUE)
         live.expect("words of the parent that changed", 0, parent.wrong(0, length))
         child.expect_filled(_NEW_VALUE)
     memory = huge_pages(live)
     memory.actor.call("madvise", memory.address + base, memory.size - base, mmap.MADV_DONTNEED)
-    live.expect("AnonHugePages of a piece", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="of a piece")
     _expect_collapsed(live, memory, "one base page of a huge page")
     live.expect("words of it that changed", 0, memory.wrong(0, base))
     live.expect("words beside it that are not zero", 0, memory.actor.nonzero(memory.address + base, memory.size - base))
@@ -136,12 +136,12 @@ def exempt_memory(live: Live) -> None:
         each.fill()
         live.expect_errno(errno.EINVAL, each.advise, MADV_COLLAPSE)
     for each in (memory, other, child):
-        live.expect("AnonHugePages", 0, each.smaps().anon_huge_pages)
+        each.expect_huge(0)
         each.expect_filled()
     child.actor.end()
     other.actor.call("prctl", PR_SET_THP_DISABLE, 0, 0, 0, 0)
     collapse_memory(live, other)
-    live.expect("AnonHugePages of who may have them again", other.length, other.smaps().anon_huge_pages)
+    other.expect_huge(about="of who may have them again")
     other.expect_filled()
 
 
@@ -245,7 +245,7 @@ def odd_ranges(live: Live) -> None:
     memory = unadvised_base_pages(live)
     actor, size = memory.actor, memory.size
     collapse(live, partial(actor.call, "madvise", memory.address, size // 2, MADV_COLLAPSE))
-    live.expect("AnonHugePages of half a page", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="of half a page")
     room = actor.mmap(2 * size, _PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
     actor.call("munmap", room, 2 * size)
     live.expect_errno(errno.ENOMEM, partial(actor.call, "madvise", -(-room // size) * size, size, MADV_COLLAPSE))

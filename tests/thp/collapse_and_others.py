@@ -50,7 +50,7 @@ def by_another_process(live: Live) -> None:
             raise Refused(errno.EAGAIN, f"process_madvise: {given} bytes of {memory.length + apart.size}")
 
     collapse(live, ask)
-    live.expect("AnonHugePages of the first range", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge(about="of the first range")
     live.expect("AnonHugePages of the second one", apart.size, apart.smaps(1).anon_huge_pages)
     for each in (memory, apart):
         each.expect_filled()
@@ -73,7 +73,7 @@ def by_a_stranger(live: Live) -> None:
     except Refused as error:
         refusal = error.errno
     live.expect("whether it is refused", True, refusal in (errno.EPERM, errno.EACCES))
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     memory.expect_filled()
 
 

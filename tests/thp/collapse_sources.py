@@ -83,7 +83,7 @@ def a_huge_page_in_parts(live: Live) -> None:
         memory = huge_pages(live, 2)
         for prot in (mmap.PROT_READ, READ_WRITE):
             memory.actor.call("mprotect", memory.address + live.base_page, live.base_page, prot)
-        live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps().anon_huge_pages)
+        memory.expect_huge(1, about="of the page behind it")
         _make_huge(live, memory, by_advice)
         memory.expect_filled()
 
@@ -100,9 +100,9 @@ def a_shared_huge_page_in_parts(live: Live) -> None:
         child = parent.fork()
         # a page of its own, and by it all others as base pages
         child.touch(value=_NEW_VALUE)
-        live.expect("AnonHugePages of the child before", 0, child.smaps().anon_huge_pages)
+        child.expect_huge(0, about="of the child before")
         _make_huge(live, child, by_advice)
-        live.expect("AnonHugePages of the parent", parent.length, parent.smaps().anon_huge_pages)
+        parent.expect_huge(about="of the parent")
         parent.expect_filled()
         child.touch()
         child.expect_filled()
@@ -124,7 +124,7 @@ def pieces_of_two_huge_pages(live: Live) -> None:
         flags = MREMAP_MAYMOVE | MREMAP_FIXED
         actor.call("mremap", memory.address + half, memory.size, memory.size, flags, target)
         pieces = Memory(live, actor, target, 1, memory.size)
-        live.expect("AnonHugePages of pieces", 0, pieces.smaps().anon_huge_pages)
+        pieces.expect_huge(0, about="of pieces")
         _make_huge(live, pieces, by_advice)
         pieces.expect_filled(1 + half)
         wrong = actor.check(memory.address, half, WORD, 1) + actor.check(
@@ -270,7 +270,7 @@ def woken_at_once(live: Live) -> None:
     before = full_scans(live)
     live.host.pause(_QUIET_SECONDS)
     live.expect("full scans while it sleeps", before, full_scans(live))
-    live.expect("AnonHugePages while it sleeps", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="while it sleeps")
     quicken(live)
     expect_collapse(live, memory, memory.length)
     memory.expect_filled()
@@ -338,7 +338,7 @@ def _rounds_until_all_is_made(live: Live, to_scan: int, at_least: int) -> int:
         if idle == _IDLE_ROUNDS:
             break
         if _has(memory, memory.length):
-            live.expect("AnonHugePages when all is made", memory.length, memory.smaps().anon_huge_pages)
+            memory.expect_huge(about="when all is made")
             memory.expect_filled()
             memory.actor.end()
             return rounds
@@ -371,7 +371,7 @@ def _make_huge(live: Live, memory: Memory, by_advice: bool) -> None:
     """Expect ``memory`` to be made huge. Raises CannotRun where it is too fragmented for that."""
     if by_advice:
         collapse_memory(live, memory)
-        live.expect("AnonHugePages after MADV_COLLAPSE", memory.length, memory.smaps().anon_huge_pages)
+        memory.expect_huge(about="after MADV_COLLAPSE")
     else:
         quicken(live)
         expect_collapse(live, memory, memory.length)

@@ -48,7 +48,7 @@ _PAGES = 8
 def protected_in_part(live: Live) -> None:
     memory = huge_pages(live, 2)
     memory.actor.call("mprotect", memory.address, live.base_page, mmap.PROT_READ)
-    live.expect("AnonHugePages of the part", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="of the part")
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
     live.expect_signal(signal.SIGSEGV, memory.touch, 0, _NEW_VALUE)
     memory.expect_filled()
@@ -79,7 +79,7 @@ def cleared_at_first(live: Live) -> None:
             memory.actor.write(memory.at(page) + place, 0)
         need_blocks(live, memory)
         with live.about(f"touched first at {place}"):
-            live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+            memory.expect_huge()
             memory.expect_zero(0, _PAGES)
 
 
@@ -93,7 +93,7 @@ def given_back_in_part(live: Live) -> None:
     half = memory.size // 2
     memory.actor.call("madvise", memory.address + half, half, mmap.MADV_DONTNEED)
     memory.advise(mmap.MADV_DONTNEED, 1, 1)
-    live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+    memory.expect_huge(1)
     live.expect("Rss", memory.size + half, memory.smaps().rss)
     live.expect("words of the first half that changed", 0, memory.actor.check(memory.address, half, memory.step, 1))
     given_back = memory.actor.nonzero(memory.address + half, half)
@@ -159,7 +159,7 @@ def cleared(live: Live) -> None:
                 break
         else:
             raise CannotRun("no fault got memory that had been written before")
-        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+        memory.expect_huge()
         memory.expect_zero(0, _PAGES)
 
 
@@ -171,7 +171,7 @@ def split(live: Live) -> None:
     let_rest(live)
     memory = huge_pages(live, 2)
     expect_split(live, "1", 2)
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     live.expect("Rss", memory.length, memory.smaps().rss)
     memory.expect_filled()
 
@@ -185,7 +185,7 @@ def split_in_a_process(live: Live) -> None:
     let_rest(live)
     memory = huge_pages(live, 3)
     expect_split(live, f"{memory.actor.pid},{memory.at(1):#x},{memory.at(3):#x}", 2)
-    live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+    memory.expect_huge(1)
     live.expect("Rss", memory.length, memory.smaps().rss)
     memory.expect_filled()
 
@@ -243,7 +243,7 @@ def compacted(live: Live) -> None:
     fragments.need_blocks(live)
     moved = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["pgmigrate_success"]
     live.expect("pgmigrate_success rose", True, moved > 0)
-    live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+    memory.expect_huge(1)
     live.expect("AnonHugePages", (_PAGES - 2) * memory.size, memory.smaps(2).anon_huge_pages)
     memory.expect_filled(pages=1)
     memory.expect_filled(first=2)
@@ -295,7 +295,7 @@ def read_only_after_a_move(live: Live) -> None:
 def swapped_out(live: Live) -> None:
     need_swap(live, 2 * pmd_size(live))
     memory = expect_change(live, {_SWAPPED_OUT: 2}, partial(huge_pages, live, 2), partial(_swap_out, live), _swaps)
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     memory.expect_filled()
     live.expect("memory in swap after it was read", 0, swapped(memory))
     live.expect("Rss after it was read", memory.length, memory.smaps().rss)
@@ -310,7 +310,7 @@ def swapped_out_in_pieces(live: Live) -> None:
     only_swap(live, pmd_size(live))
     change = {"thp_swpout": 0, "thp_swpout_fallback": 1}
     memory = expect_change(live, change, partial(huge_pages, live), lambda page: page.advise(MADV_PAGEOUT))
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     memory.expect_filled()
 
 

@@ -124,7 +124,7 @@ def underused(live: Live) -> None:
             memory = expect_change(
                 live, split, partial(_used, live, parts), lambda _memory: _shrink(live), _events, _shrink
             )
-            live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+            memory.expect_huge(0)
             live.expect("Rss", used * live.base_page, memory.smaps().rss)
             _expect_parts(live, memory, parts)
             memory.fill()
@@ -177,9 +177,9 @@ def underused_and_moved(live: Live) -> None:
                 move_all(live, memory, by, source, target)
             if memory.smaps().anon_huge_pages != memory.length:
                 expect_no_shortage(live, memory.size, 1)
-            live.expect("AnonHugePages when it has moved", memory.length, memory.smaps().anon_huge_pages)
+            memory.expect_huge(about="when it has moved")
             _shrink(live)
-            live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+            memory.expect_huge(0)
             live.expect("Rss", base, memory.smaps().rss)
             _expect_parts(live, memory, ((place, base),))
         memory.actor.end()

@@ -191,7 +191,7 @@ def huge_pages_afterwards(live: Live) -> None:
         expect_no_shortage(live, fragments.memory.size, _HUGE_PAGES)
         counted = {"thp_fault_alloc": _HUGE_PAGES, "AnonHugePages": _HUGE_PAGES * fragments.memory.size}
         memory = expect_change(live, counted, partial(advised, live, _HUGE_PAGES), Memory.fill)
-        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+        memory.expect_huge()
         memory.expect_filled()
         fragments.expect_intact(live)
         memory.actor.end()

@@ -70,7 +70,7 @@ def memory_without_advice(live: Live) -> None:
     reference = base_pages(live)
     expect_collapse(live, reference, reference.length)
     await_scans(live)
-    live.expect("AnonHugePages without advice", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="without advice")
     memory.expect_filled()
 
 
@@ -245,7 +245,7 @@ def rest(live: Live) -> None:
     live.host.pause(0.5)
     live.expect("full scans", before, full_scans(live))
     live.expect("AnonHugePages", huge, memory.smaps().anon_huge_pages)
-    live.expect("AnonHugePages of new memory", 0, other.smaps().anon_huge_pages)
+    other.expect_huge(0, about="of new memory")
     live.host.write(f"{DIRECTORY}/enabled", "madvise")
     other.advise(MADV_HUGEPAGE)
     expect_collapse(live, memory, memory.length)
@@ -305,7 +305,7 @@ def thread_for_shared_memory(live: Live) -> None:
         _expect_thread(live, False, f"{where} never")
         live.host.write(of_size, own)
         _expect_thread(live, policy != "deny" and (own != "inherit" or policy != "never"), f"{where} {own}")
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     memory.expect_filled()
 
 

@@ -56,7 +56,7 @@ def protected(live: Live) -> None:
             live.expect("AnonHugePages", 3 * [memory.size], huge)
         memory.protect(READ_WRITE, 1, 1)
         memory.expect_filled()
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     memory.fill(_NEW_VALUE)
     memory.expect_filled(_NEW_VALUE)
 
@@ -95,7 +95,7 @@ def parts_for_others(live: Live) -> None:
         live.expect("what was written", _NEW_VALUE, theirs.actor.read(address))
         theirs.actor.write(address, value)
     theirs.expect_filled()
-    live.expect("AnonHugePages", theirs.length, theirs.smaps().anon_huge_pages)
+    theirs.expect_huge()
 
 
 @WHOLE.case(
@@ -135,7 +135,7 @@ def pages_that_cannot_be_asked_for(live: Live) -> None:
             live.expect_errno(error, memory.actor.call_with_buffers, "mincore", address, length, bytes(2))
     nowhere = room_for(memory.actor, 1, memory.size)
     live.expect_errno(errno.EFAULT, memory.actor.call, "mincore", memory.address, base, nowhere)
-    live.expect("AnonHugePages", 2 * memory.size, memory.smaps().anon_huge_pages)
+    memory.expect_huge(2)
 
 
 @WHOLE.case(
@@ -216,7 +216,7 @@ def exclusive_in_part(live: Live) -> None:
         child = memory.actor.fork()
         child.call("munmap", memory.address + first * base, pages * base)
         told.append(runs({page for page, entry in enumerate(memory.whole_pagemap()) if entry & EXCLUSIVE}))
-        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+        memory.expect_huge()
         child.end()
         memory.actor.end()
     expected = [[range(first, first + pages)] for first, pages in rows]
@@ -270,7 +270,7 @@ def referenced(live: Live) -> None:
     live.expect("Referenced after it was cleared", 0, memory.smaps().fields["Referenced"])
     live.expect("what is read", 1 + memory.size, memory.read(1))
     live.expect("Referenced after a read of one", memory.size, memory.smaps().fields["Referenced"])
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     memory.expect_filled()
 
 
@@ -285,7 +285,7 @@ def soft_dirty(live: Live) -> None:
     live.expect("soft-dirty pages", [], soft_dirty_pages(memory))
     live.expect("what is read", 1, memory.read(0))
     live.expect("soft-dirty pages after a read", [], soft_dirty_pages(memory))
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     written = memory.size + memory.size // 2
     memory.actor.write(memory.address + written, _NEW_VALUE)
     dirty = soft_dirty_pages(memory)
@@ -332,7 +332,7 @@ def soft_dirty_in_parts(live: Live) -> None:
         memory.actor.write(memory.at(1) + live.base_page, _NEW_VALUE)
         memory.actor.call(call, memory.at(2) - live.base_page, live.base_page, *arguments)
         with live.about(f"{call}() of the last base page"):
-            live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+            memory.expect_huge(1)
             dirty = soft_dirty_pages(memory)
             live.expect("the base page that was written is soft-dirty", True, count + 1 in dirty)
             live.expect("soft-dirty pages of the huge page beside it", [], [one for one in dirty if one < count])

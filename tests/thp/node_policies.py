@@ -225,7 +225,7 @@ def policies_follow_the_cpuset(live: Live) -> None:
         live,
         lambda actor: advised(live, 2, actor=actor),
         lambda memory: memory.address // memory.size,
-        lambda memory: live.expect("AnonHugePages of one page", memory.size, memory.smaps().anon_huge_pages),
+        lambda memory: memory.expect_huge(1, about="of one page"),
     )
 
 

@@ -154,7 +154,7 @@ def collapsed(live: Live) -> None:
             memory.touch(page)
         memory_policy.set_policy(memory.actor, Mode.BIND, [node])
         memory.fill()
-        live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
+        memory.expect_huge(0, about="before")
         memory_policy.set_policy(memory.actor, Mode.DEFAULT, [])
         collapse_memory(live, memory, node)
         _expect_nodes(live, memory, {node: _PAGES})
@@ -367,7 +367,7 @@ def _fill(live: Live, nodes: Iterable[int], memory: Memory) -> None:
 def _expect_nodes(live: Live, memory: Memory, expected: Mapping[int, int]) -> None:
     """Expect huge pages alone, as many on each node. Raises CannotRun where memory is too fragmented for them."""
     need_blocks(live, memory)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     base_pages = {node: pages * memory.size // live.base_page for node, pages in expected.items()}
     live.expect("base pages of each node in numa_maps", base_pages, memory.numa_maps().nodes)
 

@@ -210,7 +210,7 @@ def unmapped_by_a_child(live: Live) -> None:
     behind = 2 * half + live.base_page
     rest = child.wrong(0, half) + child.wrong(behind, child.length - behind)
     live.expect("words of the child's rest that changed", 0, rest)
-    live.expect("AnonHugePages of the parent", parent.length, parent.smaps().anon_huge_pages)
+    parent.expect_huge(about="of the parent")
     parent.expect_filled()
     child.actor.fill(child.address, half, WORD, _NEW_VALUE)
     parent.expect_filled()
@@ -237,7 +237,7 @@ def written_by_the_last_one(live: Live) -> None:
             other.actor.end()
         last.fill(_NEW_VALUE)
         with live.about("the child" if is_child else "the parent"):
-            live.expect("AnonHugePages", last.length, last.smaps().anon_huge_pages)
+            last.expect_huge()
             live.expect("frames", frames, last.frames())
             last.expect_filled(_NEW_VALUE)
         parent.actor.end()
@@ -255,7 +255,7 @@ def zero_device(live: Live) -> None:
     memory.advise(MADV_HUGEPAGE)
     with_blocks(live, memory.size, 2)
     fill_in_huge_pages(live, memory)
-    live.expect("AnonHugePages of /dev/zero", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge(about="of /dev/zero")
     child = memory.seen_by(actor.fork())
     child.unmap(1)
     child.actor.fill(child.address, child.size, WORD, _NEW_VALUE)
@@ -327,7 +327,7 @@ def wanted_soon(live: Live) -> None:
     memory.advise(mmap.MADV_WILLNEED)
     live.expect_signal(signal.SIGSEGV, memory.read)
     memory.protect(READ_WRITE)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     memory.expect_filled()
     memory.actor.call("mprotect", memory.address + memory.size // 2, memory.size, _PROT_NONE)
     memory.advise(mmap.MADV_WILLNEED)
@@ -344,7 +344,7 @@ def wanted_soon(live: Live) -> None:
 def guarded(live: Live) -> None:
     memory = huge_pages(live, 3)
     _guard(memory)
-    live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+    memory.expect_huge(1)
     child = memory.fork()
     for each in (memory, child):
         _expect_guarded(live, each)
@@ -367,7 +367,7 @@ def guarded_and_collapsed(live: Live) -> None:
     _guard(memory)
     for page in (0, 1):
         live.expect_errno(errno.EINVAL, collapse, live, partial(memory.advise, MADV_COLLAPSE, page, 1))
-    live.expect("AnonHugePages", memory.size, memory.smaps().anon_huge_pages)
+    memory.expect_huge(1)
     _expect_guarded(live, memory)
 
 

@@ -140,7 +140,7 @@ def protected_wrongly(live: Live) -> None:
     ):
         with live.about(f"row {number}"):
             _expect_outcome(live, error, partial(memory.actor.call, "mprotect", *arguments))
-            live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+            memory.expect_huge()
     memory.expect_filled()
     memory.fill(_NEW_VALUE)
     memory.expect_filled(_NEW_VALUE)

@@ -164,12 +164,12 @@ def each_of_the_machine(live: Live) -> None:
             memory.expect_filled()
             live.expect("huge pages", 0, mapped_huge(memory))
             live.expect("Rss", memory.length, sum(found.rss for found in memory.mappings()))
-    live.expect("AnonHugePages of what is held", held.length, held.smaps().anon_huge_pages)
+    held.expect_huge(about="of what is held")
     live.expect_pool(nr=1, free=0)
     hugetlb.expect_filled()
     live.expect("what the pipe holds", 1, word_from(live, held.actor, reader))
     expect_split(live, "1", 1)
-    live.expect("AnonHugePages of what was let go", 0, held.smaps().anon_huge_pages)
+    held.expect_huge(0, about="of what was let go")
     held.expect_filled()
 
 
@@ -193,10 +193,10 @@ def passed_over(live: Live) -> None:
     first.advise(mmap.MADV_DONTNEED, 2, 1)
     first.advise(MADV_NOHUGEPAGE, 2, 1)
     actor.fill(first.at(2), live.base_page, WORD, 1 + 2 * first.size)
-    live.expect("AnonHugePages before", 2 * first.size, first.smaps().anon_huge_pages)
+    first.expect_huge(2, about="before")
     with pinned(live, held):
         expect_split(live, f"{actor.pid},{first.address:#x},{first.at(3):#x}", 1)
-        live.expect("AnonHugePages of the pinned one", first.size, first.smaps().anon_huge_pages)
+        first.expect_huge(1, about="of the pinned one")
         write_debugfs(live, SPLIT, f"{actor.pid},{hugetlb.address:#x},{hugetlb.address + hugetlb.length:#x}")
     live.expect_pool(nr=1, free=0)
     for memory, pages in ((first, 2), (hugetlb, 1)):
@@ -205,7 +205,7 @@ def passed_over(live: Live) -> None:
     live.expect("words behind it that are not zero", 0, actor.nonzero(first.at(2) + live.base_page, live.base_page))
     # let go, it is split, too
     expect_split(live, f"{actor.pid},{first.address:#x},{first.at(3):#x}", 1)
-    live.expect("AnonHugePages", 0, first.smaps().anon_huge_pages)
+    first.expect_huge(0)
     first.expect_filled(pages=2)
 
 
@@ -234,7 +234,7 @@ def refused(live: Live) -> None:
     ):
         with live.about(repr(words)):
             live.expect_errno(number, write_debugfs, live, SPLIT, words)
-            live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+            memory.expect_huge()
     memory.expect_filled()
 
 

@@ -108,7 +108,7 @@ def _expect_counted(live: Live, written: tuple[int, int], read: tuple[int, int],
     memory.advise(MADV_HUGEPAGE)
     if by_advice:
         collapse_memory(live, memory)
-        live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+        memory.expect_huge()
     else:
         expect_collapse(live, memory, memory.length)
     live.expect("Rss", memory.length, memory.smaps().rss)

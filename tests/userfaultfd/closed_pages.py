@@ -190,11 +190,11 @@ def collapsed(live: Live) -> None:
             if in_swap:
                 swap_out(live, memory, memory.length)
             live.expect_errno(errno.EINVAL, collapse, live, partial(memory.advise, MADV_COLLAPSE))
-            live.expect("AnonHugePages while one is closed", 0, memory.smaps().anon_huge_pages)
+            memory.expect_huge(0, about="while one is closed")
             expect_closed(live, memory, (half, half + base))
             fault.read_write_protect(on=False)
             collapse_memory(live, memory)
-            live.expect("AnonHugePages when none is", memory.length, memory.smaps().anon_huge_pages)
+            memory.expect_huge(about="when none is")
             expect_closed(live, memory)
             memory.expect_filled(VALUE)
         memory.actor.end()

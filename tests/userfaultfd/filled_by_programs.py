@@ -92,7 +92,7 @@ def filled_twice(live: Live) -> None:
     for offset, length in ((0, memory.size), (0, base), (base, rest), (rest, base)):
         live.expect_errno(errno.EEXIST, partial(fault.copy, source, offset=offset, length=length))
     live.expect_errno(errno.EEXIST, fault.zero)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     memory.expect_filled()
 
 

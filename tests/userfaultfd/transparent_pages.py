@@ -51,7 +51,7 @@ _NEW_VALUE = 77
 def protected(live: Live) -> None:
     memory = huge_pages(live, 3)
     fault = _protect(live, memory)
-    live.expect("AnonHugePages", 2 * memory.size, memory.smaps().anon_huge_pages)
+    memory.expect_huge(2)
     _expect_protected(live, memory)
     fault.write_protect(0, on=False)
     fault.write_protect(1, on=False)
@@ -70,7 +70,7 @@ def split(live: Live) -> None:
     memory = huge_pages(live, 3)
     _protect(live, memory)
     expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(3):#x}", 3)
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     _expect_protected(live, memory)
 
 
@@ -85,7 +85,7 @@ def mapped_in_parts(live: Live) -> None:
     fault.write_protect()
     rest = memory.size - live.base_page
     memory.actor.call("munmap", memory.address + rest, live.base_page)
-    live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0)
     live.expect("base pages that are protected", [*range(rest // live.base_page)], protected_pages(memory))
     for offset in (0, rest // 2, rest - WORD):
         live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + offset, _NEW_VALUE)
@@ -141,12 +141,12 @@ def collapsed(live: Live) -> None:
     half = memory.size // 2
     fault.write_protect(offset=half, length=live.base_page)
     live.expect_errno(errno.EINVAL, collapse, live, partial(memory.advise, MADV_COLLAPSE))
-    live.expect("AnonHugePages while one is protected", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="while one is protected")
     live.expect("base pages that are protected", [half // live.base_page], protected_pages(memory))
     live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + half, _NEW_VALUE)
     fault.write_protect(on=False, offset=half, length=live.base_page)
     collapse_memory(live, memory)
-    live.expect("AnonHugePages when none is", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge(about="when none is")
     memory.expect_filled()
 
 

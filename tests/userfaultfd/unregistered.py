@@ -229,7 +229,7 @@ def huge_page_missing(live: Live) -> None:
     fault = Userfault(memory, Mode.MISSING, Feature(0))
     fault.copy(source)
     fault.unregister(page=0, length=2 * memory.size)
-    live.expect("AnonHugePages before", 0, memory.smaps().anon_huge_pages)
+    memory.expect_huge(0, about="before")
     first = Memory(live, memory.actor, memory.address, 1, memory.size)
     collapse_memory(live, first)
     with_blocks(live, memory.size, 2)

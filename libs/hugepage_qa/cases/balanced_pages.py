@@ -126,7 +126,7 @@ def far_memory(live: Live, pages: int) -> tuple[Memory, int, int]:
     actor = live.actor()
     run_on(actor, nodes.each[near].cpus)
     memory = filled_on(live, actor, node, pages)
-    live.expect("AnonHugePages before", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge(about="before")
     # what a policy binds is not balanced (vma_policy_mof() in mm/mempolicy.c)
     set_policy(actor, Mode.DEFAULT, [])
     return memory, near, node

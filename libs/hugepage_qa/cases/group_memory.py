@@ -62,7 +62,7 @@ def huge_pages_in(live: Live, group: ControlGroup, pages: int) -> Memory:
     """
     memory = advised(live, pages, actor=actor_in(live, group))
     fill_in_huge_pages(live, memory)
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     return memory
 
 

@@ -145,6 +145,14 @@ class Memory:
         dirty = self.actor.nonzero(self.at(first), pages * self.size, self.step)
         self._live.expect("words of fresh pages that are not zero", 0, dirty)
 
+    def expect_huge(self, pages: int | None = None, *, about: str = "") -> None:
+        """Expect smaps to show ``pages`` of its pages, by default all, as anonymous huge pages.
+
+        A difference tells what it is ``about``.
+        """
+        expected = self.length if pages is None else pages * self.size
+        self._live.expect(f"AnonHugePages {about}".rstrip(), expected, self.smaps().anon_huge_pages)
+
     def frames(self) -> set[int]:
         """Return the frame at the start of each page (Documentation/admin-guide/mm/pagemap.rst). Raises Refused."""
         return {entry & FRAME for entry in self.pagemap(self.at(page) for page in range(self.pages))}

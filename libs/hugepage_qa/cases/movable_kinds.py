@@ -34,7 +34,7 @@ def movable_memory(live: Live, node: int) -> Iterator[tuple[str, Memory]]:
 def _anonymous_huge_pages(live: Live, actor: Actor) -> Memory:
     memory = advised(live, _PAGES, actor=actor)
     memory.fill()
-    live.expect("AnonHugePages", memory.length, memory.smaps().anon_huge_pages)
+    memory.expect_huge()
     return memory
 
 

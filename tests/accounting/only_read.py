@@ -76,7 +76,7 @@ def clean_until_written(live: Live) -> None:
 
 
 def _expect_zeroes(live: Live, memory: Memory) -> None:
-    live.expect("words that are not zero", 0, memory.actor.nonzero(memory.address, memory.length))
+    live.expect("words that are not zero", 0, memory.nonzero(0, memory.length))
 
 
 def _expect_clean(live: Live, memory: Memory) -> None:
@@ -96,7 +96,7 @@ def _expect_dirty_when_written(live: Live, file: File, memory: Memory, offset: i
         return
     memory.unmap()
     again = file.map(live, offset, length)
-    live.expect("words that are not zero then", 1, again.actor.nonzero(again.address, length))
+    live.expect("words that are not zero then", 1, again.nonzero(0, length))
     _expect_some_dirty(live, file, again, "what was mapped again")
 
 

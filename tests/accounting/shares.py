@@ -190,7 +190,7 @@ def kinds(live: Live) -> None:
         children = [memory.fork() for _child in range(processes - 1)]
         for child in children:
             # which of it but anonymous memory it has from now on alone
-            child.actor.nonzero(child.address, child.length)
+            child.nonzero(0, child.length)
         for each in (memory, *children):
             with live.about(f"{kind.name}, {processes} processes, {'locked' if locked else 'not locked'}"):
                 # locks are not inherited

@@ -275,10 +275,10 @@ def _expect_zeroes(live: Live, file: HugeFile, memory: Memory, place: Hole) -> N
     """Expect the bytes of ``place`` to be zero and all others as ``memory`` was filled, read and mapped."""
     before, behind = place.start // WORD * WORD, -(-place.end // WORD) * WORD
     within, to = -(-place.start // WORD) * WORD, place.end // WORD * WORD
-    wrong = memory.wrong(0, before) + memory.wrong(behind, memory.length - behind)
+    wrong = memory.wrong_beside(before, behind)
     live.expect("words beside it that changed", 0, wrong)
     if within < to:
-        live.expect("words of it that are not zero", 0, memory.actor.nonzero(memory.address + within, to - within))
+        live.expect("words of it that are not zero", 0, memory.nonzero(within, to - within))
     for edge in place:
         start, end = max(edge // WORD * WORD - _AROUND, 0), min(edge // WORD * WORD + _AROUND, memory.length)
         filled = file.actor.uapi.pack(f"{(end - start) // WORD}Q", *(1 + at for at in range(start, end, WORD)))

@@ -161,7 +161,7 @@ def _expect_guarded(live: Live, memory: Memory, place: tuple[int, int]) -> None:
     for word in (offset, offset + length // 2, end - WORD):
         live.expect_signal(signal.SIGSEGV, memory.actor.read, memory.address + word)
         live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + word, _VALUE)
-    changed = memory.wrong(0, offset) + memory.wrong(end, memory.length - end)
+    changed = memory.wrong_beside(offset, end)
     live.expect("words of the rest that changed", 0, changed)
 
 

@@ -286,9 +286,9 @@ def _expect_cut(live: Live, point: str, cut: Callable[[HugeFile, Memory], tuple[
 
 
 def _expect_beside(live: Live, memory: Memory, start: int, end: int) -> None:
-    found = memory.actor.nonzero(memory.address + start, end - start)
+    found = memory.nonzero(start, end - start)
     live.expect("words that are not zero where it was cut", 0, found)
-    wrong = memory.wrong(0, start) + memory.wrong(end, memory.length - end)
+    wrong = memory.wrong_beside(start, end)
     live.expect("words beside it that changed", 0, wrong)
 
 

@@ -215,7 +215,7 @@ class _Program:
                 self._file.expect_mapped(view)
                 length = self._file.contents.length
                 if rest := -length % self._base:
-                    found = view.actor.nonzero(view.address + length, rest)
+                    found = view.nonzero(length, rest)
                     self._live.expect("words behind the end that are not zero", 0, found)
                 if len(self._live.differences) > before:
                     self._live.fail("what the file holds", "as the model says", "; ".join(self._done))

@@ -57,7 +57,7 @@ def end_of_the_file(live: Live) -> None:
                 value = _VALUE if (first + number) * page % size == 0 else 0
                 live.expect(f"the first word of base page {first + number}", value, memory.read(number))
             if behind:
-                rest = memory.actor.nonzero(memory.at(last - first) + behind, page - behind)
+                rest = memory.nonzero((last - first) * memory.size + behind, page - behind)
                 live.expect("words behind the end that are not zero", 0, rest)
             for number in range(last - first + 1, memory.pages):
                 live.expect_signal(signal.SIGBUS, memory.read, number)

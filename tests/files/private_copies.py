@@ -99,7 +99,7 @@ def _expect_to_go(live: Live, *, in_swap: bool) -> None:
                 live.expect("words of the file that changed", 0, each.shared.wrong(0, end // base * base))
                 actor.call("ftruncate", file, each.shared.length)
                 for memory in (each.shared, *each.private):
-                    behind = memory.actor.nonzero(memory.address + last, memory.length - last)
+                    behind = memory.nonzero(last, memory.length - last)
                     live.expect("words behind that are not zero when it is longer again", 0, behind)
 
 

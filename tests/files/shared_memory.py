@@ -279,7 +279,7 @@ def holes_at_any_place(live: Live) -> None:
         with live.about(f"a hole of {length} bytes at {offset}"):
             live.expect("words in front of it that changed", 0, memory.wrong(0, offset))
             live.expect("words behind it that changed", 0, memory.wrong(end, memory.length - end))
-            live.expect("words in it that are not zero", 0, memory.actor.nonzero(memory.address + offset, length))
+            live.expect("words in it that are not zero", 0, memory.nonzero(offset, length))
         for one in (memory.actor, actor):
             one.end()
 
@@ -344,7 +344,7 @@ def preferred_block_size(live: Live) -> None:
 
 def _expect_hole(live: Live, memory: Memory, first: int, length: int) -> None:
     """Expect ``length`` bytes from offset ``first`` on to be zero, and all other words as they were filled."""
-    live.expect("words of the hole that are not zero", 0, memory.actor.nonzero(memory.at(0) + first, length))
+    live.expect("words of the hole that are not zero", 0, memory.nonzero(first, length))
     behind = memory.length - first - length
     wrong = memory.actor.check(memory.at(0), first, WORD, 1) if first else 0
     if behind:

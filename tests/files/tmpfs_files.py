@@ -212,7 +212,7 @@ def written_in_part(live: Live) -> None:
         make = partial(_write, live, offset=offset)
         memory = _made_where_words_were(live, f"{point}/{offset}", make, 0 if offset else _VALUE)
         live.expect("what was written", _VALUE, memory.actor.read(memory.address + offset))
-        live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.size))
+        live.expect("words that are not zero", 1, memory.nonzero(0, memory.size))
         expect_mapped_whole(live, memory, 1)
 
 
@@ -225,7 +225,7 @@ def allocated(live: Live) -> None:
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
     memory = _made_where_words_were(live, f"{point}/mapped", _allocate)
-    live.expect("words that are not zero when it was mapped", 0, memory.actor.nonzero(memory.address, memory.size))
+    live.expect("words that are not zero when it was mapped", 0, memory.nonzero(0, memory.size))
     expect_mapped_whole(live, memory, 1)
     for offset in (0, live.base_page, pmd_size(live) - WORD):
 
@@ -235,7 +235,7 @@ def allocated(live: Live) -> None:
 
         memory = _made_where_words_were(live, f"{point}/written-{offset}", make, 0 if offset else _VALUE)
         live.expect("what was written", _VALUE, memory.actor.read(memory.address + offset))
-        live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.size))
+        live.expect("words that are not zero", 1, memory.nonzero(0, memory.size))
         expect_mapped_whole(live, memory, 1)
 
 
@@ -382,9 +382,9 @@ def hole_in_a_held_page(live: Live) -> None:
             memory = filled_file(live, path, 1)
             pipe_with(live, memory)
             HugeFile(live, memory.actor, live.open(memory.actor, path)).punch_bytes(start, length)
-            live.expect("words of the hole that are not zero", 0, memory.actor.nonzero(memory.address + start, length))
+            live.expect("words of the hole that are not zero", 0, memory.nonzero(start, length))
             end = start + length
-            wrong = memory.wrong(0, start) + memory.wrong(end, memory.length - end)
+            wrong = memory.wrong_beside(start, end)
             live.expect("words beside the hole that changed", 0, wrong)
             memory.actor.end()
 

@@ -172,7 +172,7 @@ def _expect_dropped_told(live: Live, memory: Memory, first: int, end: int, *, is
     memory.actor.write(memory.address + last, 1)
     live.expect("what is written of it", [Region(last, dropped.end, Is.WRITTEN)], told_as_written(live, memory))
     if is_filled:
-        changed = memory.wrong(0, dropped.start) + memory.wrong(dropped.end, memory.length - dropped.end)
+        changed = memory.wrong_beside(dropped.start, dropped.end)
         live.expect("words beside it that changed", 0, changed)
 
 

@@ -70,7 +70,7 @@ def refused_while_locked(live: Live) -> None:
                     with live.about(f"advice {advice} when it is unlocked"):
                         live.expect_success(memory.advise, advice)
                         if advice == (mmap.MADV_DONTNEED if make in _PRIVATE else mmap.MADV_REMOVE):
-                            left = memory.actor.nonzero(memory.address, memory.length)
+                            left = memory.nonzero(0, memory.length)
                             live.expect("words that are not zero when all was taken", 0, left)
             memory.actor.end()
 
@@ -102,7 +102,7 @@ def up_to_what_is_locked(live: Live) -> None:
                 live.expect("LazyFree behind it", 0, mapping.fields.get("LazyFree", 0))
                 # of a file MADV_DONTNEED takes the mapping alone
                 if advice == mmap.MADV_REMOVE or (advice == mmap.MADV_DONTNEED and make is huge_pages):
-                    live.expect("words before it that are not zero", 0, memory.actor.nonzero(memory.address, kept))
+                    live.expect("words before it that are not zero", 0, memory.nonzero(0, kept))
                 elif advice != mmap.MADV_FREE:
                     live.expect("words before it that changed", 0, memory.wrong(0, kept))
             memory.actor.end()

@@ -119,9 +119,9 @@ def _expect_given_back(live: Live, path: str, mapping: _Mapping, lockers: int, w
     live.expect("words beside it that changed", 0, wrong)
     first, last = max(start, mapping.start), min(end, mapping.start + mapping.length)
     for each in locked if first < last else ():
-        of_hole = each.actor.nonzero(each.address + first - mapping.start, last - first)
+        of_hole = each.nonzero(first - mapping.start, last - first)
         live.expect("words of it that are not zero to who has locked it", 0, of_hole)
-    live.expect("words of it that are not zero", 0, owner.actor.nonzero(owner.address + start, end - start))
+    live.expect("words of it that are not zero", 0, owner.nonzero(start, end - start))
     file.actor.call("ftruncate", file.descriptor, 0)
     for each in (*reversed(locked), owner):
         each.actor.end()

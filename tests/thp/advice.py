@@ -159,7 +159,7 @@ def given_back_though_locked(live: Live) -> None:
     memory.actor.call("madvise", *part, MADV_DONTNEED_LOCKED)
     live.expect("Locked without what was given back", memory.length - memory.size, memory.smaps().fields["Locked"])
     live.expect("words that were given back and are not zero", 0, memory.actor.nonzero(*part))
-    live.expect("words of the rest that changed", 0, memory.wrong(0, half) + memory.wrong(3 * half, half))
+    live.expect("words of the rest that changed", 0, memory.wrong_beside(half, 3 * half))
     memory.fill(_NEW_VALUE)
     live.expect("Locked when all is there again", memory.length, memory.smaps().fields["Locked"])
     memory.expect_filled(_NEW_VALUE)
@@ -328,7 +328,7 @@ def _expect_kept_or_zero(live: Live, memory: Memory, offset: int, length: int) -
     """Expect each base page to be as it was filled, or to have been taken by the kernel: zero."""
     # more may be taken between the two
     wrong = memory.wrong(offset, length)
-    zero = length // WORD - memory.actor.nonzero(memory.address + offset, length)
+    zero = length // WORD - memory.nonzero(offset, length)
     live.expect("words that are neither what they were nor zero", 0, max(0, wrong - zero))
 
 

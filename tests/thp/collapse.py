@@ -80,7 +80,7 @@ def one_page_is_enough(live: Live) -> None:
     collapse_memory(live, memory)
     memory.expect_huge()
     live.expect("the word that was written", 5, memory.read(0))
-    live.expect("words that are not zero", 1, memory.actor.nonzero(memory.address, memory.length))
+    live.expect("words that are not zero", 1, memory.nonzero(0, memory.length))
 
 
 @COLLAPSE.case(
@@ -116,7 +116,7 @@ def beyond_each_limit(live: Live) -> None:
     memory.expect_huge(0, about="of a piece")
     _expect_collapsed(live, memory, "one base page of a huge page")
     live.expect("words of it that changed", 0, memory.wrong(0, base))
-    live.expect("words beside it that are not zero", 0, memory.actor.nonzero(memory.address + base, memory.size - base))
+    live.expect("words beside it that are not zero", 0, memory.nonzero(base, memory.size - base))
 
 
 @COLLAPSE.case(
@@ -172,7 +172,7 @@ def shared_memory(live: Live) -> None:
     collapse_memory(live, single)
     live.expect("ShmemPmdMapped where one base page was there", single.length, single.smaps().shmem_pmd_mapped)
     live.expect("the word that was written", 5, single.read())
-    live.expect("words that are not zero", 1, single.actor.nonzero(single.address, single.length))
+    live.expect("words that are not zero", 1, single.nonzero(0, single.length))
 
 
 @COLLAPSE.case(
@@ -196,7 +196,7 @@ def shared_memory_with_holes(live: Live) -> None:
             part = partial(_shared_in_part, live, start, length)
             memory = expect_change(live, grown, part, partial(_collapse_all, live))
             live.expect("words that changed", 0, memory.wrong(start, length))
-            words = memory.actor.nonzero(memory.address, size)
+            words = memory.nonzero(0, size)
             live.expect("words that are not zero", length // WORD, words)
             live.expect("ShmemPmdMapped", size, memory.smaps().shmem_pmd_mapped)
             gone = {"Shmem": -size, "nr_shmem": -size // base, "ShmemHugePages": -size}
@@ -331,7 +331,7 @@ def _collapse_twice(live: Live, memory: Memory) -> None:
     live.expect("huge pages", memory.length, mapped_huge(memory))
     memory.actor.call("mprotect", memory.address, live.base_page, mmap.PROT_READ)
     # of a file none is mapped any more until it is read again
-    memory.actor.nonzero(memory.address, memory.size)
+    memory.nonzero(0, memory.size)
     memory.actor.call("mprotect", memory.address, live.base_page, READ_WRITE)
     collapse_memory(live, memory)
     live.expect("huge pages after they were mapped in parts", memory.length, mapped_huge(memory))

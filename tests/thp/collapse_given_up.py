@@ -363,7 +363,7 @@ def _expect_pages(live: Live, memory: Memory, pages: Iterable[int]) -> None:
 
 def _pages_with_words(live: Live, memory: Memory) -> int:
     """Return how many base pages the words are that are not zero."""
-    return memory.actor.nonzero(memory.address, memory.size) * WORD // live.base_page
+    return memory.nonzero(0, memory.size) * WORD // live.base_page
 
 
 class ThpCollapseGivenUp(LiveTest):

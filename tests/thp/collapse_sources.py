@@ -186,7 +186,7 @@ def shared_memory(live: Live) -> None:
                 expect_beyond_limit(live, "none", before, where)
             for each in (memory, other):
                 live.expect("words that changed", 0, each.actor.check(each.address, present, WORD, 1))
-            rest = other.actor.nonzero(other.address + present, absent * live.base_page) if absent else 0
+            rest = other.nonzero(present, absent * live.base_page)
             live.expect("words of absent pages that are not zero", 0, rest)
             memory.actor.end()
 

@@ -313,7 +313,7 @@ def _expect_contents(live: Live, memory: Memory, absent: Places) -> None:
     for there in runs(set(range(memory.length // base)) - absent):
         live.expect("words that changed", 0, memory.wrong(there.start * base, len(there) * base))
     for each in runs(absent):
-        dirty = memory.actor.nonzero(memory.address + each.start * base, len(each) * base)
+        dirty = memory.nonzero(each.start * base, len(each) * base)
         live.expect("words of pages that were absent and are not zero", 0, dirty)
 
 

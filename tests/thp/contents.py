@@ -96,7 +96,7 @@ def given_back_in_part(live: Live) -> None:
     memory.expect_huge(1)
     live.expect("Rss", memory.size + half, memory.smaps().rss)
     live.expect("words of the first half that changed", 0, memory.actor.check(memory.address, half, memory.step, 1))
-    given_back = memory.actor.nonzero(memory.address + half, half)
+    given_back = memory.nonzero(half, half)
     live.expect("words that were given back and are not zero", 0, given_back)
     memory.expect_zero(1)
     memory.expect_filled(first=2)

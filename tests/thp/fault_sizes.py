@@ -185,9 +185,7 @@ def _expect_contents(live: Live, faults: _Faults) -> None:
         for pages in runs(faults.written)
     )
     live.expect("words that were written and changed", 0, wrong)
-    found = sum(
-        memory.actor.nonzero(memory.address + mapping[0] * base, len(mapping) * base) for mapping in faults.mappings
-    )
+    found = sum(memory.nonzero(mapping[0] * base, len(mapping) * base) for mapping in faults.mappings)
     live.expect("words that are not zero", len(faults.written), found)
 
 

@@ -215,7 +215,7 @@ def collapsed(live: Live) -> None:
     fragments.expect_intact(live)
     # each page that is left holds one word
     left = huge // (_KEPT * live.base_page)
-    live.expect("words that are not zero", left, memory.actor.nonzero(memory.address, huge))
+    live.expect("words that are not zero", left, memory.nonzero(0, huge))
 
 
 @FRAGMENTED.case(

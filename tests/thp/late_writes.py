@@ -110,7 +110,7 @@ def _expect_kept(live: Live, memory: Memory, start: int, length: int) -> None:
     live.expect("words that were written and changed", 0, memory.wrong(start, length, _NEW_VALUE))
     for first, rest in ((0, start), (start + length, memory.size - start - length)):
         if rest:
-            others = rest // WORD - memory.actor.nonzero(memory.address + first, rest)
+            others = rest // WORD - memory.nonzero(first, rest)
             live.expect("words of the rest that are neither zero nor as before", others, memory.wrong(first, rest))
     memory.actor.end()
 
@@ -154,7 +154,7 @@ def _expect_written_kept(
             page_all_out(live, memory)
             live.expect("words that changed under reclaim", 0, memory.wrong(start, length, _NEW_VALUE))
             if in_swap:
-                rest = memory.wrong(0, start) + memory.wrong(start + length, size - start - length)
+                rest = memory.wrong_beside(start, start + length)
                 live.expect("words that were not written and changed", 0, rest)
         memory.actor.end()
 

@@ -74,7 +74,7 @@ def moved_of_a_file(live: Live) -> None:
             live.expect("words that are others when it has grown", 0, check(grown, longer))
             actor.fill(grown, length, WORD, _NEW_VALUE + start)
             live.expect("words of the file that are not what was written", 0, whole.wrong(start, length, _NEW_VALUE))
-            rest = whole.wrong(0, start) + whole.wrong(start + length, whole.length - start - length)
+            rest = whole.wrong_beside(start, start + length)
             live.expect("words of the rest of the file that changed", 0, rest)
             actor.end()
 
@@ -90,7 +90,7 @@ def _moved(live: Live, memory: Memory, start: int, length: int, address: int) ->
 
 def _expect_rest(live: Live, memory: Memory, start: int, length: int) -> None:
     behind = start + length
-    wrong = memory.wrong(0, start) + memory.wrong(behind, memory.length - behind)
+    wrong = memory.wrong_beside(start, behind)
     live.expect("words of the rest that changed", 0, wrong)
 
 

@@ -291,7 +291,7 @@ def collapsed_shared(live: Live) -> None:
             live.expect("DIRTY in kpageflags", DIRTY, kpageflags(live, memory.actor, [head])[0] & DIRTY)
             page_all_out(live, memory)
             live.expect("words that changed", 0, memory.wrong(offset, length))
-            live.expect("words that are not zero", length // WORD, memory.actor.nonzero(memory.address, size))
+            live.expect("words that are not zero", length // WORD, memory.nonzero(0, size))
         memory.actor.end()
 
 

@@ -61,7 +61,7 @@ def moved_over_others(live: Live) -> None:
         where = f"moved from {source} to {target} beside a huge page"
         moved = memory.actor.check(there.address + target, length, WORD, 1 + source)
         live.expect(f"words that changed, {where}", 0, moved)
-        beside = memory.wrong(0, source) + memory.wrong(source + length, memory.length - source - length)
+        beside = memory.wrong_beside(source, source + length)
         live.expect(f"words beside the old place that changed, {where}", 0, beside)
         beside = there.wrong(0, target, _NEW_VALUE)
         beside += there.wrong(target + length, there.length - target - length, _NEW_VALUE)
@@ -83,7 +83,7 @@ def forbidden(live: Live) -> None:
         for offset in (half, memory.size - WORD, memory.size, memory.size + half - WORD):
             live.expect_signal(signal.SIGSEGV, each.actor.read, each.address + offset)
             live.expect_signal(signal.SIGSEGV, each.actor.write, each.address + offset, _NEW_VALUE)
-        live.expect("words of the rest that changed", 0, each.wrong(0, half) + each.wrong(3 * half, 3 * half))
+        live.expect("words of the rest that changed", 0, each.wrong_beside(half, 3 * half))
     live.expect("AnonHugePages", memory.size, memory.smaps(2).anon_huge_pages)
     child.actor.fill(child.address, half, WORD, _NEW_VALUE)
     for each in (memory, child):
@@ -135,7 +135,7 @@ def given_back_to_the_page(live: Live) -> None:
             live.expect("words behind it that changed", 0, memory.wrong(end, memory.length - end))
             for place in (offset, end - base):
                 if advice:
-                    live.expect("words in it that are not zero", 0, memory.actor.nonzero(memory.address + place, base))
+                    live.expect("words in it that are not zero", 0, memory.nonzero(place, base))
                 else:
                     live.expect_signal(signal.SIGSEGV, memory.actor.read, memory.address + place)
         memory.actor.end()
@@ -208,7 +208,7 @@ def unmapped_by_a_child(live: Live) -> None:
     child.actor.call("munmap", child.address + half, half + live.base_page)
     live.expect_signal(signal.SIGSEGV, child.actor.read, child.address + half)
     behind = 2 * half + live.base_page
-    rest = child.wrong(0, half) + child.wrong(behind, child.length - behind)
+    rest = child.wrong_beside(half, behind)
     live.expect("words of the child's rest that changed", 0, rest)
     parent.expect_huge(about="of the parent")
     parent.expect_filled()
@@ -350,9 +350,9 @@ def guarded(live: Live) -> None:
         _expect_guarded(live, each)
     half = memory.size // 2
     memory.actor.call("madvise", memory.address, memory.length, MADV_GUARD_REMOVE)
-    guarded = memory.actor.nonzero(memory.address + half, memory.size + half)
+    guarded = memory.nonzero(half, memory.size + half)
     live.expect("words that were guarded and are not zero", 0, guarded)
-    live.expect("words of the rest that changed", 0, memory.wrong(0, half) + memory.wrong(4 * half, 2 * half))
+    live.expect("words of the rest that changed", 0, memory.wrong_beside(half, 4 * half))
     _expect_guarded(live, child)
 
 
@@ -386,7 +386,7 @@ def _expect_guarded(live: Live, memory: Memory) -> None:
     for offset in (half, memory.size - WORD, memory.size, 2 * memory.size - WORD):
         live.expect_signal(signal.SIGSEGV, memory.actor.read, memory.address + offset)
         live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)
-    live.expect("words of the rest that changed", 0, memory.wrong(0, half) + memory.wrong(4 * half, 2 * half))
+    live.expect("words of the rest that changed", 0, memory.wrong_beside(half, 4 * half))
 
 
 class ThpParts(LiveTest):

@@ -214,7 +214,7 @@ def _expect_held(live: Live, memory: Memory, mapped: list[Part], gone: list[Part
         inside = [(max(first, start), min(last, end)) for start, end in gone if start < last and first < end]
         for start, end in [*inside, (last, last)]:
             wrong += memory.wrong(at, start - at)
-            kept += memory.actor.nonzero(memory.address + start, end - start) if start < end else 0
+            kept += memory.nonzero(start, end - start)
             at = end
     live.expect("words that changed", 0, wrong)
     live.expect("words that were given back and are not zero", 0, kept)

@@ -43,7 +43,7 @@ def tables_that_stand_by(live: Live) -> None:
     one = huge_zeroes(live)
     [zeroes] = (entry & FRAME for entry in one.pagemap([one.address]))
     memory = advised(live, _PAGES)
-    live.expect("words that are not zero", 0, memory.actor.nonzero(memory.address, memory.length, memory.size))
+    live.expect("words that are not zero", 0, memory.nonzero(0, memory.length, memory.size))
     frames = {entry & FRAME for entry in memory.pagemap(memory.at(page) for page in range(_PAGES))}
     live.expect("frames of what was read", {zeroes}, frames)
     child = memory.fork()

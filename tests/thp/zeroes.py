@@ -101,7 +101,7 @@ def _expect_counted(live: Live, written: tuple[int, int], read: tuple[int, int],
         present += end - start
         start, end = read
         if end > start:
-            found = memory.actor.nonzero(memory.at(page) + start, end - start)
+            found = memory.nonzero(page * memory.size + start, end - start)
             live.expect("words that are not zero", 0, found)
     live.expect("Rss before", present, memory.smaps().rss)
     before = anonymous_memory(live, memory)

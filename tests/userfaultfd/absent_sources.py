@@ -192,7 +192,7 @@ def _expect_content(live: Live, memory: Memory, zeroes: Parts) -> None:
     filled = 0
     for start, length in (*zeroes, (memory.size, 0)):
         live.expect(f"words between {filled} and {start} that are wrong", 0, memory.wrong(filled, start - filled))
-        dirty = memory.actor.nonzero(memory.address + start, length) if length else 0
+        dirty = memory.nonzero(start, length)
         live.expect(f"words of {length} bytes at {start} that are not zero", 0, dirty)
         filled = start + length
 

@@ -237,7 +237,7 @@ def _mapped(live: Live, file: HugeFile, pages: int) -> Memory:
 
 def _expect_part(live: Live, memory: Memory, offset: int, length: int, value: int) -> None:
     """Expect what ``fill`` with ``value`` left there, or zeroes where it is 0."""
-    wrong = memory.wrong(offset, length, value) if value else memory.actor.nonzero(memory.address + offset, length)
+    wrong = memory.wrong(offset, length, value) if value else memory.nonzero(offset, length)
     live.expect(f"words of {length} bytes at {offset} that are wrong", 0, wrong)
 
 

@@ -109,7 +109,7 @@ def given_back(live: Live) -> None:
     memory.actor.call("madvise", memory.address + half, memory.size, mmap.MADV_DONTNEED)
     for offset in (half, memory.size, memory.size + half - WORD):
         live.expect_signal(signal.SIGBUS, memory.actor.read, memory.address + offset)
-    live.expect("words that were not given back and changed", 0, memory.wrong(0, half) + memory.wrong(3 * half, half))
+    live.expect("words that were not given back and changed", 0, memory.wrong_beside(half, 3 * half))
     live.expect("bytes copied", half, fault.copy(source, offset=half, length=half))
     live.expect("words that were filled and are wrong", 0, memory.wrong(half, half, _NEW_VALUE))
     live.expect_signal(signal.SIGBUS, memory.touch, 1)

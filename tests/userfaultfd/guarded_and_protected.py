@@ -218,7 +218,7 @@ def _wrong(memory: Memory, place: tuple[int, int], value: int | None) -> int:
     """Return how many words of ``place`` are not as memory was filled with ``value``, or not zero. Raises Fault."""
     offset, length = place
     if value is None:
-        return memory.actor.nonzero(memory.address + offset, length) if length else 0
+        return memory.nonzero(offset, length)
     return memory.wrong(offset, length, value)
 
 

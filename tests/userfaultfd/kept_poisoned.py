@@ -112,7 +112,7 @@ def _expect_poisoned(live: Live, memory: Memory, place: int) -> None:
     live.expect("what a read of what was poisoned gives", signal.SIGBUS.name, found, known)
     behind = place + live.base_page
     live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + behind - WORD, _VALUE)
-    wrong = memory.wrong(0, place) + memory.wrong(behind, memory.length - behind)
+    wrong = memory.wrong_beside(place, behind)
     live.expect("words beside it that changed", 0, wrong)
 
 

@@ -270,7 +270,7 @@ def _expect_taken(live: Live, owner: Memory, span: tuple[int, int, int], value: 
     wrong = owner.actor.check(sides.target.address + to, length, WORD, value + start)
     live.expect("words that were moved and changed", 0, wrong)
     end = start + length
-    left = owner.wrong(0, start, value) + owner.wrong(end, owner.length - end, value)
+    left = owner.wrong_beside(start, end, value)
     live.expect("words of the rest that changed", 0, left)
 
 

@@ -92,7 +92,7 @@ def moved_by_the_program(live: Live) -> None:
         live.expect("frames", frames[: length // live.base_page], memory.present_frames(1))
         live.expect("frames that are left", frames[length // live.base_page :], source.present_frames(1))
         live.expect("words that changed", 0, memory.wrong(0, length) + source.wrong(length, source.size - length))
-        live.expect("words that are not zero where it was", 0, source.actor.nonzero(source.address, length))
+        live.expect("words that are not zero where it was", 0, source.nonzero(0, length))
         memory.unmap()
     shared = huge_pages(live)
     child = shared.fork()

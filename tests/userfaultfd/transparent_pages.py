@@ -123,10 +123,10 @@ def protected_zeroes(live: Live) -> None:
             child = memory.fork()
             for begin, left in rest:
                 child.actor.fill(child.address + begin, left, base, _NEW_VALUE)
-                live.expect("words that are not zero", 0, memory.actor.nonzero(memory.address + begin, left))
+                live.expect("words that are not zero", 0, memory.nonzero(begin, left))
                 fault.write_protect(on=False, offset=begin, length=left)
                 memory.actor.write(memory.address + begin, _NEW_VALUE)
-                live.expect("words written", 1, memory.actor.nonzero(memory.address + begin, left))
+                live.expect("words written", 1, memory.nonzero(begin, left))
         memory.actor.end()
 
 

@@ -134,6 +134,14 @@ class Memory:
         """Return how many words of ``length`` bytes from ``offset`` on are not as ``fill`` left them. Raises Fault."""
         return self.actor.check(self.address + offset, length, WORD, value + offset) if length else 0
 
+    def wrong_beside(self, start: int, end: int, value: int = 1) -> int:
+        """Return what ``wrong`` does, of all bytes but those from ``start`` to before ``end``. Raises Fault."""
+        return self.wrong(0, start, value) + self.wrong(end, self.length - end, value)
+
+    def nonzero(self, offset: int, length: int, step: int = WORD) -> int:
+        """Return how many words of ``length`` bytes from ``offset`` on, ``step`` apart, are not zero. Raises Fault."""
+        return self.actor.nonzero(self.address + offset, length, step) if length else 0
+
     def moved_to(self, address: int) -> "Memory":
         """Move all of it to ``address``, whatever is mapped there (mremap(2)). Raises Refused."""
         flags = MREMAP_MAYMOVE | MREMAP_FIXED

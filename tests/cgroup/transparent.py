@@ -197,9 +197,9 @@ def refused_by_a_limit(live: Live, group: ControlGroup) -> None:
     refused = _refused(live, group, counted, partial(advised, live, _PAGES))
     refused.expect_huge(0)
     eighth = refused.size // 8
-    refused.actor.fill(refused.address, eighth, WORD, 1)
+    refused.fill_part(0, eighth)
     live.expect("Rss", eighth, refused.smaps().rss)
-    live.expect("words that changed", 0, refused.actor.check(refused.address, eighth, WORD, 1))
+    live.expect("words that changed", 0, refused.wrong(0, eighth))
     group.write("memory.max", "max")
     refused.touch(1)
     if not refused.smaps().anon_huge_pages:

@@ -149,7 +149,7 @@ def _files(live: Live) -> Iterator[tuple[_Copied, str]]:
         second.expect_filled()
         for memory, page in product((first, second), sorted(copied)):
             offset = page * live.base_page
-            memory.actor.fill(memory.address + offset, live.base_page, WORD, _COPY + offset)
+            memory.fill_part(offset, live.base_page, _COPY)
         private = first, second, second.fork()
         yield _Copied(live, HugeFile(live, actor, file), shared, private, copied), kind
         actor.call("ftruncate", file, 0)

@@ -58,12 +58,12 @@ def full(live: Live) -> None:
     path = f"{_mount(live, room)}/file"
     with_blocks(live, pmd_size(live), 2)
     memory = map_start_of_file(live, path, pages=3)
-    memory.actor.fill(memory.address, room, WORD, 1)
+    memory.fill_part(0, room)
     expect_mapped_whole(live, memory, 2)
     file = live.open(memory.actor, path)
     live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + room, _VALUE)
     live.expect_errno(errno.ENOSPC, memory.actor.call, "pwrite64", file, bytes(WORD), WORD, room)
-    live.expect("words that changed", 0, memory.actor.check(memory.address, room, WORD, 1))
+    live.expect("words that changed", 0, memory.wrong(0, room))
     memory.advise(mmap.MADV_REMOVE, 0, 1)
     memory.actor.write(memory.address + room, _VALUE)
     live.expect("what is written when there is room again", _VALUE, memory.actor.read(memory.address + room))
@@ -293,7 +293,7 @@ def written_after_a_read(live: Live) -> None:
     memory = map_file(live, actor, file, 1)
     live.expect("what is read when it is mapped again", 1, memory.read())
     page_all_out(live, memory)
-    wrong = memory.actor.check(memory.address, memory.length, WORD, 1)
+    wrong = memory.wrong(0, memory.length)
     live.expect("words that changed", 0, wrong, {Quirk.DIRTY_LOST_AT_UNMAP: memory.length // WORD})
 
 

@@ -9,15 +9,7 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.pagemap_scan import (
-    PROTECT,
-    Is,
-    Region,
-    Scan,
-    scan,
-    told_as_written,
-    track_writes,
-)
+from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Region, Scan, scan, told_as_written, track_writes
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size

@@ -190,7 +190,7 @@ def _expect_any_bytes(live: Live, memory: Memory) -> None:
     )
     for (reader, by_file), place in product(product((memory.actor, live.actor()), (False, True)), places):
         with live.about(f"by its owner {reader is memory.actor}, by /proc/PID/mem {by_file}, at {place + shift}"):
-            memory.actor.fill(memory.address + place, words * WORD, WORD, OLD + place)
+            memory.fill_part(place, words * WORD, OLD)
             before = live.host.uapi.pack(f"{words}Q", *(OLD + place + WORD * word for word in range(words)))
             found = _bytes_at(live, reader, memory, place + shift, count, by_file=by_file)
             live.expect("what is read", before[shift : shift + count].hex(), found.hex())

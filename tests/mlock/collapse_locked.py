@@ -8,7 +8,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest, quicken
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import (
     collapse_memory,
     expect_change,
@@ -90,7 +90,7 @@ def _lock_shared_base_pages(live: Live) -> Memory:
 def _lock_a_base_page(live: Live) -> Memory:
     memory = advised(live, advice=MADV_NOHUGEPAGE)
     memory.lock_on_fault()
-    memory.actor.fill(memory.address, live.base_page, WORD, 1)
+    memory.fill_part(0, live.base_page)
     memory.advise(MADV_HUGEPAGE)
     return memory
 

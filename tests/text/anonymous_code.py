@@ -3,12 +3,7 @@
 import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetext import (
-    expect_code,
-    map_code,
-    see_khugepaged_at_work,
-    switch,
-)
+from hugepage_qa.cases.hugetext import expect_code, map_code, see_khugepaged_at_work, switch
 from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.avocado_test import LiveTest
 

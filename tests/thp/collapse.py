@@ -101,7 +101,7 @@ def beyond_each_limit(live: Live) -> None:
         memory.expect_filled()
     for length in (base, pmd_size(live) // 2, pmd_size(live)):
         parent = map_aligned(live, 1, pmd_size(live))
-        parent.actor.fill(parent.address, length, WORD, 1)
+        parent.fill_part(0, length)
         child = parent.fork()
         # of its own: before Linux 6.18 none is made of pages of which none may be written
         child.actor.write(child.at(1) - WORD, 1 + child.length - WORD)
@@ -293,7 +293,7 @@ def resident_when_filled(live: Live) -> None:
         file = HugeFile(live, shared.actor, live.open(shared.actor, f"{point}/{number}"))
         with live.about(f"{length} bytes at {offset}"):
             for memory, name in ((private, "RssAnon"), (shared, "RssShmem")):
-                memory.actor.fill(memory.address + offset, length, WORD, 1 + offset)
+                memory.fill_part(offset, length)
                 _collapse_twice(live, memory)
                 _have_counted(live, memory)
                 resident = process_status(live, memory.actor).sizes[name]
@@ -311,7 +311,7 @@ def resident_when_filled(live: Live) -> None:
 def _shared_in_part(live: Live, start: int, length: int) -> Memory:
     """Return shared memory of one huge page that has ``length`` bytes from ``start`` on, in base pages."""
     memory = map_aligned(live, 1, pmd_size(live), shared=True)
-    memory.actor.fill(memory.address + start, length, WORD, 1 + start)
+    memory.fill_part(start, length)
     return memory
 
 

@@ -176,7 +176,7 @@ def shared_memory(live: Live) -> None:
             allow_absent(live, limit)
             memory = map_aligned(live, 1, pmd_size(live), shared=True)
             present = memory.length - absent * live.base_page
-            memory.actor.fill(memory.address, present, WORD, 1)
+            memory.fill_part(0, present)
             other = memory.fork()
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
             _advise(memory)
@@ -185,7 +185,7 @@ def shared_memory(live: Live) -> None:
             if absent > limit:
                 expect_beyond_limit(live, "none", before, where)
             for each in (memory, other):
-                live.expect("words that changed", 0, each.actor.check(each.address, present, WORD, 1))
+                live.expect("words that changed", 0, each.wrong(0, present))
             rest = other.nonzero(present, absent * live.base_page)
             live.expect("words of absent pages that are not zero", 0, rest)
             memory.actor.end()
@@ -210,7 +210,7 @@ def shared_pages_of_a_smaller_size(live: Live) -> None:
             allow_only(live, size, knob="shmem_enabled", policy="always")
             memory = map_aligned(live, 1, pmd_size(live), shared=True)
             present, before = memory.length - absent * size, _taken(live, path)
-            memory.actor.fill(memory.address, present, WORD, 1)
+            memory.fill_part(0, present)
             if _taken(live, path) - before < present // size:
                 expect_no_shortage(live, size, present // size)
             live.expect(f"pages of {size} bytes that were taken", present // size, _taken(live, path) - before)
@@ -219,7 +219,7 @@ def shared_pages_of_a_smaller_size(live: Live) -> None:
             _advise(memory)
             with live.about(f"pages of {size} bytes, {absent} absent"):
                 _expect_shared(live, memory, not absent, f"{absent} absent")
-                live.expect("words that changed", 0, memory.actor.check(memory.address, present, WORD, 1))
+                live.expect("words that changed", 0, memory.wrong(0, present))
             memory.actor.end()
 
 

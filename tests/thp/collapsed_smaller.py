@@ -10,7 +10,7 @@ from hugepage_qa.cases.frames import tails_among
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, allow_absent, await_khugepaged, await_scans
 from hugepage_qa.cases.khugepaged_work import put_to_work
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory, runs
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, runs
 from hugepage_qa.cases.size_counters import allow_only, read_size_counters, size_counter
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
@@ -240,7 +240,7 @@ def _with_absent(live: Live, absent: Places) -> Memory:
     memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
     for there in runs(set(range(memory.length // live.base_page)) - absent):
         start = there.start * live.base_page
-        memory.actor.fill(memory.address + start, len(there) * live.base_page, WORD, 1 + start)
+        memory.fill_part(start, len(there) * live.base_page)
     return memory
 
 

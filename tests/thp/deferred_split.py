@@ -211,7 +211,7 @@ def _used_pages(live: Live, parts: _Parts) -> int:
 
 def _expect_parts(live: Live, memory: Memory, parts: _Parts) -> None:
     """Expect ``parts`` to hold what was written there, and all else to be zero."""
-    wrong = sum(memory.actor.check(memory.address + offset, length, WORD, 1 + offset) for offset, length in parts)
+    wrong = sum(memory.wrong(offset, length) for offset, length in parts)
     live.expect("words that changed", 0, wrong)
     written = sum(length for _offset, length in parts) // WORD
     live.expect("words that are not zero", written, memory.nonzero(0, memory.length))
@@ -236,7 +236,7 @@ def _used(live: Live, parts: _Parts) -> Memory:
     with_blocks(live, pmd_size(live), 1)
     memory = advised(live)
     for offset, length in parts:
-        memory.actor.fill(memory.address + offset, length, WORD, 1 + offset)
+        memory.fill_part(offset, length)
     found = memory.smaps().anon_huge_pages
     if found != memory.length:
         expect_no_shortage(live, memory.size, 1)
@@ -250,7 +250,7 @@ def _shrink(live: Live) -> None:
 
 
 def _expect_written(live: Live, memory: Memory, length: int) -> None:
-    live.expect("words that changed", 0, memory.actor.check(memory.address, length, WORD, 1))
+    live.expect("words that changed", 0, memory.wrong(0, length))
 
 
 def _base_pages(live: Live, length: int) -> int:

@@ -90,7 +90,7 @@ def _expect_apart_when_allowed(
         value = (_FIRST, _SECOND)[writer]
         every[writer] = memory, parts, value
         for start, length in parts:
-            memory.actor.fill(memory.address + start, length, WORD, value + start)
+            memory.fill_part(start, length, value)
         for number, (reader, own_parts, own) in enumerate(every):
             wrong = sum(reader.wrong(start, length, own) for start, length in own_parts)
             live.expect(f"words of number {number + 1} that changed when number {writer + 1} had written", 0, wrong)

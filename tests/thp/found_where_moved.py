@@ -15,7 +15,7 @@ from hugepage_qa.cases.idle_bitmap import DOC as IDLE_DOC
 from hugepage_qa.cases.idle_bitmap import IdleBitmap, let_uses_show
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVES, pages_told
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
@@ -129,7 +129,7 @@ def _each(live: Live, moved: Iterator[_Moved], expect: Callable[[Live, Memory], 
     for memory, value, what in moved:
         with live.about(what):
             expect(live, memory)
-            live.expect("words that changed", 0, memory.actor.check(memory.address, memory.length, WORD, value))
+            live.expect("words that changed", 0, memory.wrong(0, memory.length, value))
         memory.actor.end()
         if live.differences:
             # so it is with each of the others, which would be waited for, too

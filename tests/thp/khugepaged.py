@@ -163,11 +163,11 @@ def shared_pages(live: Live) -> None:
             parent.fill()
             child = parent.fork()
             # what it writes is its own
-            child.actor.fill(child.address, (pages - shared) * live.base_page, WORD, 7)
+            child.fill_part(0, (pages - shared) * live.base_page, 7)
             child.advise(MADV_HUGEPAGE)
             _expect_limit(live, child, huge, f"{shared} shared, max_ptes_shared {limit}", "share")
             parent.expect_filled()
-            wrong = child.actor.check(child.address, (pages - shared) * live.base_page, WORD, 7)
+            wrong = child.wrong(0, (pages - shared) * live.base_page, 7)
             live.expect("words of the child that changed", 0, wrong)
             parent.actor.end()
 

@@ -99,7 +99,7 @@ def written_and_reclaimed(live: Live) -> None:
 def _expect_kept(live: Live, memory: Memory, start: int, length: int) -> None:
     """Write a part of ``memory`` when nobody needs it any more, and expect that to be kept under reclaim; end it."""
     _freed(live, memory)
-    memory.actor.fill(memory.address + start, length, WORD, _NEW_VALUE + start)
+    memory.fill_part(start, length, _NEW_VALUE)
     for _time in range(_RECLAIMS):
         memory.advise(MADV_PAGEOUT)
     base, entries = live.base_page, memory.whole_pagemap()
@@ -144,7 +144,7 @@ def _expect_written_kept(
             for step in order.split(", "):
                 match step:
                     case "written":
-                        memory.actor.fill(memory.address + start, length, WORD, _NEW_VALUE + start)
+                        memory.fill_part(start, length, _NEW_VALUE)
                     case "protected":
                         memory.protect(mmap.PROT_READ)
                     case "moved":

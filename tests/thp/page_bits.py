@@ -296,7 +296,7 @@ def collapsed_shared(live: Live) -> None:
 
 
 def _by_mapping(_live: Live, memory: Memory, offset: int, length: int) -> None:
-    memory.actor.fill(memory.address + offset, length, WORD, 1 + offset)
+    memory.fill_part(offset, length)
 
 
 def _by_write(live: Live, memory: Memory, offset: int, length: int) -> None:

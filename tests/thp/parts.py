@@ -85,7 +85,7 @@ def forbidden(live: Live) -> None:
             live.expect_signal(signal.SIGSEGV, each.actor.write, each.address + offset, _NEW_VALUE)
         live.expect("words of the rest that changed", 0, each.wrong_beside(half, 3 * half))
     live.expect("AnonHugePages", memory.size, memory.smaps(2).anon_huge_pages)
-    child.actor.fill(child.address, half, WORD, _NEW_VALUE)
+    child.fill_part(0, half, _NEW_VALUE)
     for each in (memory, child):
         each.actor.call("mprotect", each.address + half, each.size, READ_WRITE)
     memory.expect_filled()
@@ -212,7 +212,7 @@ def unmapped_by_a_child(live: Live) -> None:
     live.expect("words of the child's rest that changed", 0, rest)
     parent.expect_huge(about="of the parent")
     parent.expect_filled()
-    child.actor.fill(child.address, half, WORD, _NEW_VALUE)
+    child.fill_part(0, half, _NEW_VALUE)
     parent.expect_filled()
     parent.fill(_NEW_VALUE + 1)
     live.expect("words that the child wrote and changed", 0, child.wrong(0, half, _NEW_VALUE))
@@ -258,7 +258,7 @@ def zero_device(live: Live) -> None:
     memory.expect_huge(about="of /dev/zero")
     child = memory.seen_by(actor.fork())
     child.unmap(1)
-    child.actor.fill(child.address, child.size, WORD, _NEW_VALUE)
+    child.fill_part(0, child.size, _NEW_VALUE)
     memory.expect_filled()
     live.expect("words that the child wrote and changed", 0, child.wrong(0, child.size, _NEW_VALUE))
 

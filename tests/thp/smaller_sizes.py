@@ -51,7 +51,7 @@ def parts(live: Live) -> None:
         _expect_held(live, memory, 0, half)
         _expect_held(live, memory, half + base, 2 * memory.size - base)
         # beside pages that were written anew
-        memory.actor.fill(memory.address, half, WORD, _NEW_VALUE)
+        memory.fill_part(0, half, _NEW_VALUE)
         _expect_held(live, memory, 0, half, _NEW_VALUE)
         _expect_held(live, memory, half + base, 2 * memory.size - base)
 
@@ -66,7 +66,7 @@ def forked(live: Live) -> None:
         child = parent.fork()
         for part, (writer, other) in enumerate(((child, parent), (parent, child))):
             offset = part * parent.size + live.base_page
-            writer.actor.fill(writer.address + offset, live.base_page, WORD, _NEW_VALUE + offset)
+            writer.fill_part(offset, live.base_page, _NEW_VALUE)
             _expect_held(live, writer, offset, live.base_page, _NEW_VALUE)
             _expect_held(live, other, offset, live.base_page)
         parent.actor.exit()
@@ -243,7 +243,7 @@ def _swaps(live: Live, memory: Memory) -> int:
 
 
 def _expect_held(live: Live, memory: Memory, offset: int, length: int, value: int = 1) -> None:
-    wrong = memory.actor.check(memory.address + offset, length, WORD, value + offset)
+    wrong = memory.wrong(offset, length, value)
     live.expect(f"words of pages of {memory.size >> 10} kB that changed", 0, wrong)
 
 

@@ -48,7 +48,7 @@ def zeroes(live: Live) -> None:
     with_blocks(live, pmd_size(live), 1)
     memory = advised(live)
     kept = memory.size // 4
-    memory.actor.fill(memory.address, kept, WORD, 1)
+    memory.fill_part(0, kept)
     # the last word of a base page alone is not zero
     last = memory.address + memory.length - WORD
     memory.actor.write(last, 1)
@@ -58,7 +58,7 @@ def zeroes(live: Live) -> None:
     live.expect("AnonHugePages before", memory.length, found)
     expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x}", 1)
     live.expect("Rss", kept + live.base_page, memory.smaps().rss)
-    live.expect("words that changed", 0, memory.actor.check(memory.address, kept, WORD, 1))
+    live.expect("words that changed", 0, memory.wrong(0, kept))
     live.expect("the last word", 1, memory.actor.read(last))
     live.expect("words that are not zero", 1, memory.nonzero(kept, memory.length - kept))
     memory.fill()

@@ -83,7 +83,7 @@ def _shared(sides: Sides, at: int) -> int:
     # a page that was written since is the writer's own again
     for start, end in ((0, at), (behind, source.length)):
         if start < end:
-            source.actor.fill(source.address + start, end - start, WORD, 1 + start)
+            source.fill_part(start, end - start)
     return errno.EBUSY
 
 

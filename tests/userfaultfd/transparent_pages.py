@@ -91,7 +91,7 @@ def mapped_in_parts(live: Live) -> None:
         live.expect_signal(signal.SIGBUS, memory.actor.write, memory.address + offset, _NEW_VALUE)
     live.expect("words that changed", 0, memory.wrong(0, rest))
     fault.write_protect(on=False, length=rest)
-    memory.actor.fill(memory.address, rest, WORD, _NEW_VALUE)
+    memory.fill_part(0, rest, _NEW_VALUE)
     live.expect("words that were written and changed", 0, memory.wrong(0, rest, _NEW_VALUE))
 
 

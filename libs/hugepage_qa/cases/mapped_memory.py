@@ -125,6 +125,10 @@ class Memory:
         """Write the words of all pages: ``value`` plus how many bytes each is from the start. Raises Fault."""
         self.actor.fill(self.address, self.length, self.step, value)
 
+    def fill_part(self, offset: int, length: int, value: int = 1) -> None:
+        """Write all words of ``length`` bytes from ``offset`` on as ``fill`` would. Raises Fault."""
+        self.actor.fill(self.address + offset, length, WORD, value + offset)
+
     def expect_filled(self, value: int = 1, first: int = 0, pages: int | None = None) -> None:
         """Expect the words of ``pages`` pages from ``first`` on (default: all) as ``fill`` left it. Raises Fault."""
         wrong = self.actor.check(*self.extent(first, pages), self.step, value + first * self.size)

@@ -37,9 +37,6 @@ SOFT_KEYS = frozenset(
 FOLLOWS_SUBJECT = {"kernel": frozenset({"kernel_config", "kernel_release"})}
 
 
-_NONE: Mapping[str, str] = {}
-
-
 @dataclass(frozen=True)
 class Difference:
     """A fact that is not the same on both sides; ``kind`` is hard, waived (for a ``reason``), subject or soft."""
@@ -73,9 +70,9 @@ def environment_differences(
     baseline: Mapping[str, Scalar],
     new: Mapping[str, Scalar],
     subject: str | None,
-    waivers: Mapping[str, str] = _NONE,
+    waivers: Mapping[str, str],
     *,
-    is_same_host: bool = False,
+    is_same_host: bool,
 ) -> list[Difference]:
     """Return the facts about the machine that differ, or that nobody knows of different machines.
 

@@ -46,7 +46,7 @@ class _WrittenFile:
         """Write all of it by stores into its mapping."""
         self.actor.fill(self._mapped, self.length, WORD, 1)
 
-    def expect_dirty(self, length: int, write: Callable[[], None] = lambda: None) -> None:
+    def expect_dirty(self, length: int, write: Callable[[], None]) -> None:
         """Expect so much of it to be dirty, and less than half a huge page besides, after it was written.
 
         The kernel may have written it to the disk by then, as it does when it likes: it is written again.

@@ -77,7 +77,7 @@ class KernelLost(Exception):
 class CountedBoots:
     """Boots each of ``kernels`` so many times, in turns, on as many ``machines`` at once as the host has cores for."""
 
-    def __init__(self, kernels: Sequence[CountedKernel], boots: int, cache: Path, machines: int | None = None) -> None:
+    def __init__(self, kernels: Sequence[CountedKernel], boots: int, cache: Path, machines: int | None) -> None:
         self._kernels = kernels
         self._jobs = range(len(kernels) * boots)
         self._cache = cache

@@ -138,7 +138,7 @@ def fragment(live: Live, kept: int = 8, *, shared: bool = False) -> Fragments:
     return _fragment_part(live, kept, shared=shared)
 
 
-def fragment_nodes(live: Live, nodes: Iterable[int], kept: int = 8) -> list[Fragments]:
+def fragment_nodes(live: Live, nodes: Iterable[int], kept: int) -> list[Fragments]:
     """Fragment memory of each of ``nodes`` as ``fragment`` does, which nobody compacts unasked."""
     _keep_daemons_from_compacting(live)
     join_free_pages(live)

@@ -63,7 +63,7 @@ class HugetlbGroup:
         text = self._files.unlimited if amount is None else str(amount)
         self.group.write(f"{self._prefix}{kind}{self._files.limit}", text)
 
-    def read_limit(self, kind: str = "") -> str:
+    def read_limit(self, kind: str) -> str:
         """Return what the limit reads as."""
         return self._text(f"{kind}{self._files.limit}")
 

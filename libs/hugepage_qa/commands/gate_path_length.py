@@ -143,7 +143,7 @@ def path_length(
     sys.exit(ExitCode.BAD if long_paths else exit_code(verdict_on_all(one.verdict for one in comparisons)))
 
 
-def path_policy(margin: float = _MARGIN) -> Policy:
+def path_policy(margin: float) -> Policy:
     """Return the rules for all paths: ``margin`` for the usual round."""
     return Policy(default=MetricPolicy(margin=margin, tail_margin=max(margin, _SLOW_MARGIN)))
 

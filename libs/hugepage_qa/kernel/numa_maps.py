@@ -37,7 +37,7 @@ class NumaMapping:
     counts: Mapping[str, int]
 
 
-def read_numa_maps(tree: Tree, process: int | str = "self") -> tuple[NumaMapping, ...] | None:
+def read_numa_maps(tree: Tree, process: int | str) -> tuple[NumaMapping, ...] | None:
     """Return the mappings of ``process`` by address; None without such a process, permission or CONFIG_NUMA.
 
     Raises InputError for a malformed file.

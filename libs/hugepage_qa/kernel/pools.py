@@ -51,7 +51,7 @@ def read_pools(tree: Tree, names: Sequence[str] = ()) -> tuple[Pool, ...]:
     return _pools(tree, DIRECTORY, names)
 
 
-def read_pool(tree: Tree, size: int, node: int | None = None, names: Sequence[str] = ()) -> Pool:
+def read_pool(tree: Tree, size: int, node: int | None, names: Sequence[str]) -> Pool:
     """Return one pool, of the machine or of a node; without files where there is none. Raises InputError."""
     directory = DIRECTORY if node is None else f"{node_directories(tree)[node]}/hugepages"
     return Pool(size, _files(tree, f"{directory}/{size_name(size)}", names))

@@ -186,7 +186,7 @@ def judge_facts(
     words: str,
     facts: Facts,
     machine: Machine,
-    examples: Callable[[Facts], list[Difference]] = lambda _: [],
+    examples: Callable[[Facts], list[Difference]],
     later: Callable[[Prediction], Prediction] = lambda prediction: prediction,
 ) -> tuple[Prediction, list[Difference], tuple[Quirk, ...]]:
     """Compare a machine with its prediction.

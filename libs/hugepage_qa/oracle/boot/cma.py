@@ -38,7 +38,7 @@ class CmaPlan:
         return sum(self.nodes.values())
 
 
-def plan_cma(words: Sequence[Parameter], machine: Machine, follow: frozenset[Quirk] = frozenset()) -> CmaPlan:
+def plan_cma(words: Sequence[Parameter], machine: Machine, follow: frozenset[Quirk]) -> CmaPlan:
     """Return what the hugetlb_cma= among ``words`` reserves on ``machine``, if memory allows it.
 
     ``follow`` are the known issues that it deviates by.

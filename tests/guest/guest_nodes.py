@@ -1,10 +1,7 @@
 """Guests whose cells are bound to NUMA nodes, have page sizes of their own, or are locked in memory."""
 
-import re
-
 from hugepage_qa.cases.case import Sizes
 from hugepage_qa.cases.guest import guest_machine as drivers
-from hugepage_qa.cases.guest.guest import Guest
 from hugepage_qa.cases.guest.guests import NO_NODES, GuestArea, Guests, guest_case, needs
 from hugepage_qa.cases.guest.refusal import Meaning, find_meaning, without_process_ids
 from hugepage_qa.cases.live import Live
@@ -184,7 +181,8 @@ def emulator_thread_elsewhere(live: Live, guests: Guests) -> None:
             pinned = f'<cputune><emulatorpin cpuset="{cpu}"/></cputune>'
             bound = f'<numatune><memory mode="strict" nodeset="{node}"/></numatune>'
             guest.define_and_start(with_tuning(guest.definition, pinned, bound))
-            live.expect("processors of QEMU's own thread", str(cpu), allowed_processors(live, guest))
+            status = read_process_status(ObservedTree(live.host), guest.pid)
+            live.expect("processors of QEMU's own thread", (cpu,), status.cpus if status else ())
             guest.expect_policy("bind", [node])
             guest.expect_on_nodes({node: guest.pages})
             live.expect_pool(nr=guest.pages, free=0, node=node)
@@ -195,12 +193,6 @@ def emulator_thread_elsewhere(live: Live, guests: Guests) -> None:
 def online_processors(live: Live) -> tuple[int, ...]:
     """Return the processors that are switched on."""
     return parse_list(live.host.read(ONLINE) or "0", ONLINE)
-
-
-def allowed_processors(live: Live, guest: Guest) -> str:
-    """Return the list of processors that the first thread of a guest's QEMU may run on."""
-    status = live.host.observe(f"proc/{guest.pid}/status") or ""
-    return "".join(re.findall(r"^Cpus_allowed_list:\t(.*)$", status, re.MULTILINE))
 
 
 @case("a guest that is locked in memory takes the same pages", "mlockall(2); libvirt.org/formatdomain.html locked")

@@ -55,7 +55,8 @@ def _expect_resident(live: Live, memory: Memory, expected: Mapping[str, int], be
     CPUs or threads add up some base pages later: in huge pages all places have to agree.
     """
     together, shared = sum(expected.values()), expected.get("RssShmem", 0)
-    wanted = dict.fromkeys(_KINDS, 0) | expected | {"VmRSS": together, _RESIDENT: together, _SHARED_PAGES: shared}
+    sums = {"VmRSS": together, _RESIDENT: together, _SHARED_PAGES: shared}
+    wanted = {**dict.fromkeys(_KINDS, 0), **expected, **sums}
     for name, found in _resident(live, memory.actor).items():
         live.expect(name, wanted[name], round((found - besides[name]) / memory.size))
 

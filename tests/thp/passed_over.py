@@ -18,8 +18,8 @@ _NEW_VALUE = 77
 
 
 @PASSED_OVER.case(
-    "NUMA balancing waits for no fault on huge pages that a process shares with its child since fork(2), while it does"
-    " on those that the child has given back, and on the others when the child has written all of them and has copies",
+    "while NUMA balancing waits for a fault on huge pages that a child has given back, it waits for none on those that"
+    " process and child share since fork(2); it may again when the child has written them, and each holds its own",
     "mm/mempolicy.c folio_can_map_prot_numa(); mm/huge_memory.c change_huge_pmd()",
     since="6.19",  # before, huge pages that are shared were waited for as others are
     nodes=2,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.result import FRAGMENTED
+from hugepage_qa.kernel.memory_layout import read_free_blocks
 from hugepage_qa.machine.host import CannotRun
 
 #: how often an outcome that depends on fragmentation is tried
 SAMPLES = 3
 #: free blocks beyond those wanted: others allocate at the same time
 _MARGIN = 8
-_FIRST_ORDER = 4
 _FREE = "free blocks, "
 _COMPACTED = "memory was compacted"
 
@@ -43,12 +43,11 @@ def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentati
     """Return how fragmented memory of a node, or all, is for blocks of ``size`` bytes."""
     order = (size // live.base_page).bit_length() - 1
     free = usable = 0
-    for line in (live.host.read("proc/buddyinfo") or "").splitlines():
-        if node is not None and not line.startswith(f"Node {node},"):
-            continue
-        for column, count in enumerate(line.split()[_FIRST_ORDER:]):
-            free += int(count) << column
-            usable += int(count) << column if column >= order else 0
+    for zone in read_free_blocks(live.host):
+        if node in (None, zone.node):
+            for at, count in enumerate(zone.counts):
+                free += count << at
+                usable += count << at if at >= order else 0
     return Fragmentation(size, free * live.base_page, (free - usable) * live.base_page)
 
 

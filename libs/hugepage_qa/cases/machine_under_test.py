@@ -116,8 +116,7 @@ def running_mmu(host: Host) -> Mmu:
 
 def _largest_block(host: Host) -> int:
     """Return the bytes of the largest block of the buddy allocator: /proc/buddyinfo has a column for each order."""
-    columns = (host.read("proc/buddyinfo") or "").partition("\n")[0].split()
-    orders = len(columns) - len(["Node", "0,", "zone", "DMA"])
-    if orders < 1:
+    zones = read_free_blocks(host)
+    if not zones:
         raise InputError("/proc/buddyinfo: expected a line for each zone, found none")
-    return host.base_page << (orders - 1)
+    return host.base_page << (len(zones[0].counts) - 1)

@@ -16,10 +16,14 @@ from hugepage_qa.cases.broken_memory import (
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.kernel.uapi import MADV_HWPOISON
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor, Fault, Refused
 
 FREE_PAGES = Area("hwpoison/broken-free-pages", sizes=Sizes.BUDDY)
 RULE = "Documentation/ABI/testing/sysfs-memory-page-offline; mm/memory-failure.c try_memory_failure_hugetlb()"
@@ -102,6 +106,39 @@ def reserved_page(live: Live) -> None:
     # of order 0 alone), and where the next case breaks that memory it would be broken already
     with suppress(CannotRun, Refused):
         mend(live, broken_frame)
+
+
+@FREE_PAGES.case(
+    "a private page that breaks while a pipe holds it is promised to nobody when it is let go: of as many pages as are"
+    " free then all are had by who maps them",
+    f"{RULE}, me_huge_page(); {HUGETLB_DOC} HugePages_Rsvd",
+    pages=2,
+)
+def held_page(live: Live) -> None:
+    need_mending(live)
+    memory = live.map(1)
+    memory.fill()
+    (frame,) = memory.frames()
+    pipe_with(live, memory)
+    live.expect_errno(errno.EBUSY, hard_offline, live, frame)
+    memory.actor.end()
+    try:
+        free = live.pool().free
+        memory = live.map(free)
+        had = sum(_is_had(memory, page) for page in range(free))
+    finally:
+        mend(live, frame)
+    # what is mended is free again, and a page that was promised and could not be had is so still
+    live.expect_pool(nr=2, free=1, known={Quirk.HELD_BROKEN_PAGE_PROMISED: {"resv": 1}})
+    live.expect("free pages that were had", free, had)
+
+
+def _is_had(memory: Memory, page: int) -> bool:
+    try:
+        memory.touch(page)
+    except Fault:
+        return False
+    return True
 
 
 @FREE_PAGES.case(

@@ -137,6 +137,7 @@ class Quirk(Enum):
     OPTIMISED_POOL_KILLS = "optimised-pool-kills"
     DEMOTED_PARTS_LOSE_MEMORY = "demoted-parts-lose-memory"
     LEFT_PAGE_UNTOLD = "left-page-untold"
+    HELD_BROKEN_PAGE_PROMISED = "held-broken-page-promised"
     BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
     MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"

@@ -82,6 +82,18 @@ MEMORY_ISSUES = by_quirk(
         seen="6.12.117, 7.3.4",
     ),
     KnownIssue(
+        quirk=Quirk.HELD_BROKEN_PAGE_PROMISED,
+        summary="a private page that somebody held when it broke is a free page of the pool when it is let go: who "
+        "reserves it gets SIGBUS, and an emptied pool gives what broke to others",
+        example="2 pages of 2M, the first word of one in a pipe (vmsplice(2)), MADV_HWPOISON of its middle: EBUSY. It "
+        "is unmapped and the pipe closed: free_hugepages is 2, mmap(2) of 2 succeeds, and the second to be touched "
+        "gets SIGBUS. With an empty pool one of 64 new huge pages has the base page that broke",
+        cause="me_huge_page() puts its reference where the page cannot be dissolved, and free_huge_folio() takes it "
+        "for a good one; nobody takes what broke off the free memory that it becomes (78bb920344b8)",
+        since=KernelVersion(4, 13),
+        seen="6.12.117, 7.3.4",
+    ),
+    KnownIssue(
         quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
         summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
         example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "

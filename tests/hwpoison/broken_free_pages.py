@@ -1,4 +1,4 @@
-"""Pages of a pool that break while nobody has them: free ones and reserved ones, which nobody may get any more."""
+"""Pages of a pool that break while nobody has them, or have been given back since: nobody may get them any more."""
 
 import errno
 import signal
@@ -14,7 +14,9 @@ from hugepage_qa.cases.broken_memory import (
     out_of_use,
 )
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_group import V2_DOC, HugetlbGroup
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
@@ -166,6 +168,30 @@ def several_base_pages(live: Live) -> None:
     file.actor.end()
     mend(live, frame)
     live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
+    live.expect_pool(nr=1, free=1)
+
+
+@FREE_PAGES.case(
+    "a page of a file that breaks is charged to the group of who touched it for as long as the file has it",
+    f"{V2_DOC} hugetlb.<hugepagesize>.current; {RULE}, me_huge_page()",
+    since="6.1",  # 8625147cafaa
+    pages=1,
+)
+def page_of_an_emptied_file(live: Live) -> None:
+    need_mending(live)
+    group = HugetlbGroup(live, new_group(live, "hugetlb", Version.TWO))
+    file = new_memfd(live, group.actor())
+    memory = file.map(1)
+    memory.fill()
+    (frame,) = memory.frames()
+    break_page(live, memory, 0, MADV_HWPOISON)
+    try:
+        group.expect_usage(1)
+        file.truncate(0)
+        group.expect_usage(0, {Quirk.DELETED_BROKEN_PAGE_CHARGED: 1})
+    finally:
+        file.actor.end()
+        mend(live, frame)
     live.expect_pool(nr=1, free=1)
 
 

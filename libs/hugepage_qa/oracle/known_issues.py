@@ -138,6 +138,8 @@ class Quirk(Enum):
     DEMOTED_PARTS_LOSE_MEMORY = "demoted-parts-lose-memory"
     LEFT_PAGE_UNTOLD = "left-page-untold"
     HELD_BROKEN_PAGE_PROMISED = "held-broken-page-promised"
+    DELETED_BROKEN_PAGE_CHARGED = "deleted-broken-page-charged"
+    KEPT_PAGE_LEAVES_CMA = "kept-page-leaves-cma"
     BROKEN_PAGE_LOST_AT_FORK = "broken-page-lost-at-fork"
     MINCORE_COUNTS_HUGE_PAGES = "mincore-counts-huge-pages"
     MAPPED_BEYOND_THE_WINDOW = "mapped-beyond-the-window"

@@ -94,6 +94,29 @@ MEMORY_ISSUES = by_quirk(
         seen="6.12.117, 7.3.4",
     ),
     KnownIssue(
+        quirk=Quirk.DELETED_BROKEN_PAGE_CHARGED,
+        summary="a page of a file that broke stays charged to its group, and in use of its mount, when the file is "
+        "removed",
+        example="a hugetlbfs with one file of one page of 2M, MADV_HWPOISON of it, unlink(2): hugetlb.2MB.current is "
+        "2097152, and statfs(2) of the mount has one block in use",
+        cause="me_huge_page() keeps its reference of a page of a file, which stays in the file (8625147cafaa); when "
+        "it is taken out there nobody puts that, and free_huge_folio() alone takes off charges",
+        since=KernelVersion(6, 1),
+        seen="6.12.117, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.KEPT_PAGE_LEAVES_CMA,
+        summary="a page of hugetlb_cma= that could not be given up for want of memory for its struct pages is no page "
+        "of the area any more: given up later, it leaves the area without it for good",
+        example="`hugetlb_cma=1G hugetlb_cma_only=on`, vm.hugetlb_optimize_vmemmap 1, a page of 1G; 0 in nr_hugepages "
+        "leaves it while memory is short (vm.min_free_kbytes), and takes it afterwards: the next 1 in nr_hugepages "
+        "gets 0 pages",
+        cause="add_hugetlb_folio() takes the page back with folio_change_private(folio, NULL), which clears its CMA "
+        "flag, so that it is freed to the buddy allocator and not by hugetlb_cma_free_frozen_folio() (d2d786714080)",
+        since=KernelVersion(6, 15),
+        seen="7.3.4",
+    ),
+    KnownIssue(
         quirk=Quirk.BROKEN_PAGE_LOST_AT_FORK,
         summary="a child that is forked after a private page broke reads zeroes where its parent gets SIGBUS",
         example="2 pages of 2M, filled, MADV_HWPOISON of the first, fork(): the parent gets SIGBUS there, the "

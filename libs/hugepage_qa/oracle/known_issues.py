@@ -49,6 +49,7 @@ class Quirk(Enum):
     BUFFER_NOT_CLEARED = "buffer-not-cleared"
     BUFFER_TAKES_BROKEN = "buffer-takes-broken"
     DIRECT_WRITE_ENDS_GUARDS = "direct-write-ends-guards"
+    REFUSED_OFFLINE_KEEPS_FOLIO = "refused-offline-keeps-folio"
     MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 
     # of memory in swap, recorded in known_swap_issues.py

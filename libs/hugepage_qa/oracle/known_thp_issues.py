@@ -122,6 +122,17 @@ THP_ISSUES = by_quirk(
         seen="6.12.117, 7.3.4",
     ),
     KnownIssue(
+        quirk=Quirk.REFUSED_OFFLINE_KEEPS_FOLIO,
+        summary="a folio of a file or device with blocks longer than base pages that is to be taken out of use, which "
+        "is refused, is in use for good",
+        example="a loop device of 64 MiB with blocks of 16 KiB, MADV_SOFT_OFFLINE of a base page of each block: EBUSY; "
+        "when the device has gone 62 MiB of memory are missing",
+        cause="soft_offline_in_use_page() returns where min_order_for_split() is not 0, and keeps its reference, "
+        "which try_to_split_thp_page() puts elsewhere (689b8986776c)",
+        since=KernelVersion(6, 19),
+        seen="7.3.4",
+    ),
+    KnownIssue(
         quirk=Quirk.KEPT_PLACE_UNLOCKS_MAPPING,
         summary="a part of locked memory that is moved with MREMAP_DONTUNMAP leaves all of the old mapping unlocked, "
         "which VmLck goes on to count, also when it is unmapped",

@@ -7,7 +7,8 @@ from itertools import product
 
 from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import get_segment, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_segments import get_segment
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.logged_report import ask_for_report, need_logged_reports
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta

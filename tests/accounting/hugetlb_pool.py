@@ -1,7 +1,7 @@
 """What the pools count of the pages that processes take and give back."""
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked
+from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import ObservedTree

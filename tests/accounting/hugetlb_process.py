@@ -9,10 +9,12 @@ from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
-from hugepage_qa.cases.hugetlb_files import expect_hugetlb, expect_private_and_shared, forked, new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, expect_private_and_shared, forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, Memory
 from hugepage_qa.cases.places import memory_of_one_table, ordinary_memory
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE

@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable, Mapping
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.thp_memory import (
     filled_file,
     map_file,

@@ -18,11 +18,10 @@ from hugepage_qa.cases.clear_refs import (
     CLEAR_REFS_SOFT_DIRTY,
     clear_refs,
 )
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.process_counters import expect_process_swap, may_lack
+from hugepage_qa.cases.process_counters import expect_process_swap, may_lack, process_status
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import (
     free_lazily,

@@ -7,11 +7,11 @@ from functools import partial
 from hugepage_qa.cases.balanced_pages import expect_hints_counted, waited_for
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import node_of
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.thp_memory import (
     allow_on_advice,
     collapse_memory,

@@ -7,8 +7,9 @@ from typing import Any
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import Version, keeping_hierarchy, new_group
-from hugepage_qa.cases.hugetlb_files import get_segment, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import new_memfd, open_file
 from hugepage_qa.cases.hugetlb_group import HUGETLB_CGROUP, V1_DOC, V2_DOC, HugetlbGroup, hugetlb_case
+from hugepage_qa.cases.hugetlb_segments import get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel import hugetlb_cgroup

@@ -7,11 +7,13 @@ from itertools import product
 
 from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, expect_broken, mend, need_mending
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import expect_private_and_shared, new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import expect_private_and_shared
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import MOVE, bind
 from hugepage_qa.cases.places import free_place
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HWPOISON, MADV_POPULATE_READ, MADV_POPULATE_WRITE
 from hugepage_qa.plugins.avocado_test import LiveTest

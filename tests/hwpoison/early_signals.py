@@ -16,10 +16,12 @@ from hugepage_qa.cases.broken_memory import (
     told_of,
 )
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.uapi import (
     MADV_HWPOISON,

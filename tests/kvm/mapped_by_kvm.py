@@ -4,7 +4,8 @@ import errno
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.kvm_guest import HALT, PARAMETERS, START, KvmGuest, largest_page
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory

@@ -10,10 +10,12 @@ from contextlib import AbstractContextManager
 from itertools import product
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked, new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PAGEMAP, PRESENT, Memory, read_entries
 from hugepage_qa.cases.pages_in_memory import expect_in_memory
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED_NOREPLACE
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -6,7 +6,8 @@ import signal
 from itertools import product
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.locked_bytes import LOCKED
 from hugepage_qa.kernel.ksm import has_ksm

@@ -6,7 +6,7 @@ from itertools import permutations
 
 from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import expect_inherited, forked
+from hugepage_qa.cases.hugetlb_of_a_process import expect_inherited, forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault

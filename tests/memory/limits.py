@@ -7,9 +7,9 @@ from itertools import product
 
 from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import limit_locked_memory
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -6,10 +6,11 @@ import signal
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, process_status
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import OF_A_FILE, PRESENT, Memory
 from hugepage_qa.cases.pages_in_memory import in_memory
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.kernel.uapi import (
     HUGE_SHIFT,
     MADV_POPULATE_READ,

@@ -7,10 +7,11 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
 from hugepage_qa.cases.places import free_place
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MAP_FIXED, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC

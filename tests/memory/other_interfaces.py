@@ -12,7 +12,8 @@ from hugepage_qa.cases.charged_frames import KINDS, expect_group, expect_groups_
 from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.frames import HUGE, TRANSPARENT, kpagecount, kpageflags
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import allow_on_advice, let_only_pmd_inherit, pmd_size

@@ -8,11 +8,12 @@ from itertools import product
 from typing import NamedTuple
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.pages_in_memory import expect_in_memory, ranges_about
 from hugepage_qa.cases.places import free_place
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest

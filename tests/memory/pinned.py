@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io, pinned, pipe_with, word_from

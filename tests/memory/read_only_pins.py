@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.pinned_pages import open_for_direct_io

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import new_memfd, process_status
+from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.locked_bytes import limit_locked_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import LONGEST_BUFFER, Pin
 from hugepage_qa.cases.places import free_place
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk

@@ -7,7 +7,8 @@ from itertools import product
 
 from hugepage_qa.cases.capabilities import IPC_LOCK, become_nobody, become_user_with, without_capability
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import (
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_segments import (
     IPC_CREAT,
     IPC_EXCL,
     IPC_PRIVATE,
@@ -20,11 +21,10 @@ from hugepage_qa.cases.hugetlb_files import (
     SHM_UNLOCK,
     Segment,
     get_segment,
-    new_memfd,
-    process_status,
     segment_number,
 )
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.segment_namespace import in_own_namespace, new_segment, write_limit
 from hugepage_qa.kernel.uapi import NOBODY, RLIMIT_MEMLOCK
 from hugepage_qa.oracle.rules import HUGETLB_DOC

@@ -4,7 +4,7 @@ import errno
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.expectations import KnownBug
-from hugepage_qa.cases.hugetlb_files import IPC_CREAT, IPC_PRIVATE, IPC_STAT, SHM_HUGETLB, SHM_NORESERVE, Segment
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, IPC_PRIVATE, IPC_STAT, SHM_HUGETLB, SHM_NORESERVE, Segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pool_view import Counters

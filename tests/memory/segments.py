@@ -6,7 +6,7 @@ import signal
 
 from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import (
+from hugepage_qa.cases.hugetlb_segments import (
     IPC_CREAT,
     IPC_EXCL,
     IPC_PRIVATE,

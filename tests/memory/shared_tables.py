@@ -5,11 +5,11 @@ import signal
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import kpagecount
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, bind, node_of
 from hugepage_qa.cases.places import free_place, memory_of_one_table, place_of_a_table
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.machine.host import CannotRun

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate, product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, get_segment, open_again
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_again
+from hugepage_qa.cases.hugetlb_segments import get_segment
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.pinned_pages import open_for_direct_io, pipe_with, word_from

@@ -5,7 +5,7 @@ import mmap
 from itertools import product
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import forked
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.ksm import has_ksm

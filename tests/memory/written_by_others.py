@@ -6,7 +6,8 @@ from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.places import ordinary_memory

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import LOCKED, expect_locked, flagged_bytes
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.thp_memory import (
     let_only_pmd_inherit,
     mapped_huge,

@@ -8,7 +8,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE, kpageflags
-from hugepage_qa.cases.hugetlb_files import IPC_CREAT, IPC_RMID, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, IPC_RMID, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory

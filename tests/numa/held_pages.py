@@ -4,7 +4,9 @@ import errno
 from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, get_segment, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
+from hugepage_qa.cases.hugetlb_segments import get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVE_ALL, STRICT, Mode, bind, move_page, pages_told, set_policy

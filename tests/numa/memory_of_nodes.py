@@ -7,7 +7,9 @@ from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, get_segment, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
+from hugepage_qa.cases.hugetlb_segments import get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (

@@ -9,7 +9,8 @@ from itertools import product
 from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.balanced_pages import waited_for
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, open_file
+from hugepage_qa.cases.hugetlb_files import open_file
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (

@@ -7,16 +7,9 @@ from collections.abc import Iterator
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.control_group import Version
 from hugepage_qa.cases.followed_cpuset import expect_pages_to_follow, expect_policies_to_follow
-from hugepage_qa.cases.hugetlb_files import (
-    IPC_CREAT,
-    SHM_NORESERVE,
-    HugeFile,
-    forked,
-    get_segment,
-    new_memfd,
-    open_again,
-    open_file,
-)
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, open_file
+from hugepage_qa.cases.hugetlb_of_a_process import forked
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_NORESERVE, get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (

@@ -4,13 +4,8 @@ import mmap
 from collections.abc import Callable, Mapping
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import (
-    get_segment,
-    get_segment_of_no_size,
-    new_memfd,
-    new_memfd_of_no_size,
-    open_file,
-)
+from hugepage_qa.cases.hugetlb_files import new_memfd, new_memfd_of_no_size, open_file
+from hugepage_qa.cases.hugetlb_segments import get_segment, get_segment_of_no_size
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo

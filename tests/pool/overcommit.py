@@ -4,7 +4,8 @@ import errno
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import forked, get_segment
+from hugepage_qa.cases.hugetlb_of_a_process import forked
+from hugepage_qa.cases.hugetlb_segments import get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_policy import Mode, set_policy
 from hugepage_qa.cases.pages_of_a_node import require_no_free_page

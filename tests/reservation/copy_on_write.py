@@ -4,7 +4,8 @@ import re
 import signal
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.hugetlb_files import forked, new_memfd, open_again
+from hugepage_qa.cases.hugetlb_files import new_memfd, open_again
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.khugepaged_sleep import shows_threads
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import value_or_signal

@@ -6,7 +6,8 @@ from itertools import product
 from typing import Final
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, forked, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, new_memfd, open_file
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.kernel.uapi import (

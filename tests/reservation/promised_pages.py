@@ -6,7 +6,8 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, forked, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
 from hugepage_qa.cases.thp_memory import map_aligned

@@ -8,7 +8,7 @@ from itertools import product
 from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
-from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory

@@ -5,10 +5,11 @@ import mmap
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile, process_status
+from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import (
     collapse,

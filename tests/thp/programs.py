@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import IPC_CREAT, segment_number
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, segment_number
 from hugepage_qa.cases.khugepaged_clock import quicken
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory

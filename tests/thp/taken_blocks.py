@@ -3,8 +3,8 @@
 import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.result import FRAGMENTED
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.kernel.memory_layout import read_zones

@@ -2,10 +2,10 @@
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import TRANSPARENT, ZERO, kpageflags
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.thp_policy import advised, huge_zeroes
 from hugepage_qa.plugins.avocado_test import LiveTest
 

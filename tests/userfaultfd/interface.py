@@ -9,7 +9,7 @@ from itertools import product
 
 from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import Segment, get_segment
+from hugepage_qa.cases.hugetlb_segments import Segment, get_segment
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import OF_A_FILE, WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for

@@ -24,10 +24,10 @@ from hugepage_qa.cases.closed_memory import (
     new_pages,
 )
 from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_to_fault
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, word_read_by
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, answer_to_api
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came

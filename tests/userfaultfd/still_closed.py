@@ -18,7 +18,8 @@ from hugepage_qa.cases.closed_memory import (
     fill,
     filled_pages,
 )
-from hugepage_qa.cases.hugetlb_files import HugeFile, forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_page, node_of

@@ -5,7 +5,8 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import expect_hugetlb, forked, new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import PRESENT, WORD, WRITE_PROTECTED, Memory, value_or_signal, word_read_by
 from hugepage_qa.cases.memory_policy import move_page, node_of

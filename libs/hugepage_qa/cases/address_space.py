@@ -1,7 +1,7 @@
 """How much address space a process has, of each kind: by its own account, and by its mappings."""
 
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.process.actor import Actor

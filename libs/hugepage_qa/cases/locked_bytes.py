@@ -2,8 +2,8 @@
 
 import errno
 
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import RLIM_INFINITY, RLIMIT_MEMLOCK
 from hugepage_qa.machine.host import CannotRun, ObservedTree

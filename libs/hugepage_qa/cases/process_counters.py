@@ -1,10 +1,12 @@
-"""How exact the counters of a process are that /proc/PID/status shows, as VmHWM and VmSwap."""
+"""The counters of a process that /proc/PID/status shows, and how exact they are, as VmHWM and VmSwap."""
 
 import re
 
-from hugepage_qa.cases.hugetlb_files import process_status
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.process.actor import Actor
 
 _DIRECTORY = "sys/devices/system/cpu"
 _CPU = re.compile(r"cpu\d+")
@@ -12,6 +14,12 @@ _CPU = re.compile(r"cpu\d+")
 _OF_A_THREAD = 64
 #: base pages that a CPU keeps since then, or two for each CPU if these are more (compute_batch_value())
 _OF_A_CPU = 32
+
+
+def process_status(live: Live, actor: Actor) -> ProcessStatus:
+    """Return /proc/PID/status of ``actor``. Raises Failed where there is none."""
+    status = read_process_status(ObservedTree(live.host), actor.pid)
+    return status or live.fail(f"/proc/{actor.pid}/status", "a process", "none")
 
 
 def may_lack(live: Live) -> int:

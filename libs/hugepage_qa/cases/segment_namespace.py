@@ -3,7 +3,7 @@
 import errno
 import os
 
-from hugepage_qa.cases.hugetlb_files import IPC_CREAT, IPC_PRIVATE, SHM_HUGETLB, Segment
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, IPC_PRIVATE, SHM_HUGETLB, Segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import CLONE_NEWIPC
 from hugepage_qa.machine.host import CannotRun

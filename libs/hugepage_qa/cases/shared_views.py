@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hugepage_qa.cases.hugetlb_files import IPC_CREAT, SHM_REMAP, segment_number
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_REMAP, segment_number
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, bind, give_policy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.cases.kinds import X86_64
 
-from hugepage_qa.cases.hugetlb_files import get_segment
+from hugepage_qa.cases.hugetlb_segments import get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.rules import Rule

@@ -5,7 +5,7 @@ import os
 from functools import singledispatchmethod
 
 from hugepage_qa.cases.control_group import ControlGroup, Version
-from hugepage_qa.cases.hugetlb_files import IPC_PRIVATE, IPC_RMID, SHM_HUGETLB
+from hugepage_qa.cases.hugetlb_segments import IPC_PRIVATE, IPC_RMID, SHM_HUGETLB
 from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, VERSION_1, VERSION_2, HugetlbFiles, file_prefix
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.pools import DIRECTORY

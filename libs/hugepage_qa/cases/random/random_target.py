@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hugepage_qa.cases.control_group import ControlGroup
-from hugepage_qa.cases.hugetlb_files import IPC_RMID
+from hugepage_qa.cases.hugetlb_segments import IPC_RMID
 from hugepage_qa.cases.random.random_actions import PoolActions, hugetlb_files
 from hugepage_qa.kernel.hugetlb_cgroup import RESERVATIONS, file_prefix
 from hugepage_qa.kernel.pools import Pool, read_node_pools, read_pools

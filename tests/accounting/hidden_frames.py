@@ -11,8 +11,8 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, Memory, read_entries
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.plugins.avocado_test import LiveTest
 

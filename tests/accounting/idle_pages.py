@@ -11,8 +11,9 @@ from hugepage_qa.cases.idle_bitmap import DOC, IdleBitmap, use
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
-from hugepage_qa.cases.thp_memory import filled_file, mount_tmpfs, pmd_size, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import filled_file, mount_tmpfs, shared_base_pages, shared_huge_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.logged_report import ask_for_report, need_logged_reports
@@ -15,7 +16,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import allow_on_advice, expect_change, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages, huge_pages
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.memory_layout import read_free_blocks, read_zones

@@ -8,8 +8,9 @@ from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mapped_huge, shared_huge_pages
+from hugepage_qa.cases.thp_memory import mapped_huge
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.machine.host import CannotRun, ObservedTree

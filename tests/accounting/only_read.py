@@ -10,7 +10,8 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import map_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import map_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor

@@ -8,14 +8,8 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.process_counters import process_status
-from hugepage_qa.cases.thp_memory import (
-    filled_file,
-    map_file,
-    mount_tmpfs,
-    shared_base_pages,
-    shared_huge_pages,
-)
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import filled_file, map_file, mount_tmpfs, shared_base_pages, shared_huge_pages
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor

@@ -23,17 +23,15 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.process_counters import expect_process_swap, may_lack, process_status
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
-from hugepage_qa.cases.thp_memory import (
-    free_lazily,
+from hugepage_qa.cases.thp_memory import free_lazily, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_shared_memory import (
     map_file,
     map_start_of_file,
     mount_tmpfs,
-    pmd_size,
-    room_for,
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
 from hugepage_qa.kernel.smaps import read_smaps, read_smaps_rollup
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.machine.host import CannotRun, ObservedTree

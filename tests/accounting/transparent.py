@@ -6,21 +6,15 @@ from functools import partial
 
 from hugepage_qa.cases.balanced_pages import expect_hints_counted, waited_for
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import FRAME, OF_A_FILE, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import node_of
 from hugepage_qa.cases.process_counters import process_status
-from hugepage_qa.cases.thp_memory import (
-    allow_on_advice,
-    collapse_memory,
-    expect_change,
-    map_aligned,
-    need_blocks,
-    pmd_size,
-    read_counters,
-)
+from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY

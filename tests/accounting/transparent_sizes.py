@@ -4,22 +4,17 @@ import mmap
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_all
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
-from hugepage_qa.cases.thp_memory import (
-    expect_change,
-    let_only_pmd_inherit,
-    map_aligned,
-    pmd_size,
-    read_counters,
-    room_for,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages, set_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_HUGEPAGE, MAP_FIXED

@@ -11,18 +11,12 @@ from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_memory import USED, actor_in, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, collapses, expect_collapses, read_statistics
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse, collapse_memory, expect_no_collapse
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu
-from hugepage_qa.cases.thp_memory import (
-    collapse,
-    collapse_memory,
-    expect_no_collapse,
-    let_only_pmd_inherit,
-    map_aligned,
-    mapped_huge,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor

@@ -8,6 +8,7 @@ from itertools import combinations
 
 from hugepage_qa.cases.cache_counts import CACHESTAT, CACHESTAT_SINCE, cached_pages
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import read_counters
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_memory import USED, actor_in, file_on_a_disk, need_exact_charges
@@ -15,12 +16,7 @@ from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
-from hugepage_qa.cases.thp_memory import (
-    map_aligned,
-    mapped_huge,
-    pmd_size,
-    read_counters,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import read_counters
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.group_memory import file_on_a_disk, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 

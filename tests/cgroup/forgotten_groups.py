@@ -9,19 +9,14 @@ from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.group_memory import actor_in, events, give_what_is_in_swap, huge_pages_in
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_all
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import (
-    collapse_memory,
-    expect_shared,
-    let_only_pmd_inherit,
-    map_start,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,

@@ -13,15 +13,9 @@ from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_memory import actor_in, expect_about, file_on_a_disk, need_exact_charges
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import (
-    anon_huge_pages,
-    map_aligned,
-    map_start,
-    mapped_huge,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import anon_huge_pages, map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
+from hugepage_qa.cases.thp_shared_memory import map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk

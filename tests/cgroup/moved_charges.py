@@ -15,8 +15,9 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu, move_pages
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import anon_huge_pages, expect_shared, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import anon_huge_pages, map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages, huge_pages, map_in_parts
+from hugepage_qa.cases.thp_shared_memory import expect_shared
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -4,21 +4,15 @@ import errno
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import read_counters
 from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory, expect_no_collapse
 from hugepage_qa.cases.mapped_memory import WORD
-from hugepage_qa.cases.thp_memory import (
-    collapse_memory,
-    expect_no_collapse,
-    let_only_pmd_inherit,
-    map_file,
-    map_start,
-    pmd_size,
-    read_counters,
-    remount_tmpfs,
-)
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, map_start, remount_tmpfs
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 

@@ -6,27 +6,21 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.group_memory import USED, actor_in
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_collapses, expect_statistics
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory, expect_no_collapse
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import MOVE_STRICTLY, bind
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
-from hugepage_qa.cases.thp_memory import (
-    collapse_memory,
-    expect_change,
-    expect_no_collapse,
-    let_only_pmd_inherit,
-    map_aligned,
-    mapped_huge,
-    pmd_size,
-    read_counters,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, set_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun

@@ -3,6 +3,7 @@
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_memory import expect_all_there, huge_pages_in
@@ -10,7 +11,7 @@ from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import only_swap, swap_out, turn_zswap_on
-from hugepage_qa.cases.thp_memory import expect_change, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.uapi import MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun

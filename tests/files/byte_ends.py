@@ -16,14 +16,14 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import (
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     expect_shared,
     let_only_pmd_inherit,
     map_file,
     map_start,
     mount_tmpfs,
-    pmd_size,
 )
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -19,13 +19,8 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, runs
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.swapped import need_swap, parts_out
-from hugepage_qa.cases.thp_memory import (
-    expect_mapped_whole,
-    let_only_pmd_inherit,
-    map_start,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_WILLNEED, MS_ASYNC, MS_INVALIDATE, MS_SYNC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor

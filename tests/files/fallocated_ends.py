@@ -10,7 +10,8 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion

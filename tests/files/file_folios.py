@@ -16,9 +16,10 @@ from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, await_khugepaged, 
 from hugepage_qa.cases.khugepaged_work import put_to_work
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case, parts_of_folios
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, runs
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
-from hugepage_qa.cases.thp_memory import collapse_memory, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_POPULATE_READ
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest

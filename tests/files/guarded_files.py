@@ -9,17 +9,10 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory, expect_no_collapse
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import (
-    collapse_memory,
-    expect_no_collapse,
-    expect_shared,
-    map_file,
-    map_start,
-    mapped_huge,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
+from hugepage_qa.cases.thp_shared_memory import expect_shared, map_file, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 

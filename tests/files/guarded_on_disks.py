@@ -13,7 +13,8 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import GUARDED, WORD, Memory, runs
-from hugepage_qa.cases.thp_memory import map_file, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import map_file
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -16,7 +16,8 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import move_all, node_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
-from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_file, map_start, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_file, map_start, mount_tmpfs
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 

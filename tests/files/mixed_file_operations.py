@@ -18,7 +18,8 @@ from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import map_file, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import map_file
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_COLLAPSE, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_PAGEOUT, MS_SYNC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused

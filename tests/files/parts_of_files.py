@@ -11,15 +11,14 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_to_a_device, swapped
-from hugepage_qa.cases.thp_memory import (
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
+from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     expect_shared,
     let_only_pmd_inherit,
     map_file,
     map_start,
     mount_tmpfs,
-    pmd_size,
-    room_for,
 )
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk

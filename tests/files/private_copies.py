@@ -14,7 +14,8 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
-from hugepage_qa.cases.thp_memory import expect_shared, map_file, map_start, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import expect_shared, map_file, map_start, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -11,13 +11,12 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
-from hugepage_qa.cases.thp_memory import (
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
+from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     let_only_pmd_inherit,
     map_start_of_file,
     mount_tmpfs,
-    pmd_size,
-    room_for,
 )
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MAP_FIXED, MREMAP_MAYMOVE

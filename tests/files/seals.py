@@ -14,14 +14,8 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import in_a_pipe, pinned
 from hugepage_qa.cases.sealed_sizes import SEALED_SIZES, SEALS, Change, changes, expect_sizes, named
-from hugepage_qa.cases.thp_memory import (
-    expect_shared,
-    let_only_pmd_inherit,
-    map_file,
-    map_start,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_file, map_start, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE, FALLOC_FL_KEEP_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -10,17 +10,16 @@ from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import (
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_shared_memory import (
     expect_shared,
     filled_file,
     let_only_pmd_inherit,
-    map_aligned,
     map_file,
     map_start,
     map_start_of_file,
     mount_tmpfs,
     need_huge_pages_for_words,
-    pmd_size,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories

@@ -16,7 +16,9 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import (
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     expect_shared,
     filled_file,
@@ -26,10 +28,8 @@ from hugepage_qa.cases.thp_memory import (
     map_start_of_file,
     mount_tmpfs,
     need_huge_pages_for_words,
-    pmd_size,
     remount_tmpfs,
 )
-from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.proc_tables import find_mount, huge_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE

@@ -18,16 +18,16 @@ from hugepage_qa.cases.memory_policy import node_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.shown_mounts import mounted_options
 from hugepage_qa.cases.swapped import need_swap, swapped
-from hugepage_qa.cases.thp_memory import (
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import base_pages
+from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     expect_shared,
     let_only_pmd_inherit,
     map_file,
     map_start,
-    pmd_size,
     remount_tmpfs,
 )
-from hugepage_qa.cases.thp_policy import base_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_PAGEOUT
 from hugepage_qa.oracle.rules import THP_DOC

@@ -11,16 +11,9 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_out, parts_out
-from hugepage_qa.cases.thp_memory import (
-    expect_mapped_whole,
-    free_lazily,
-    map_file,
-    map_start,
-    mount_tmpfs,
-    pmd_size,
-    room_for,
-)
+from hugepage_qa.cases.thp_memory import free_lazily, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, map_file, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_DONTNEED, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest

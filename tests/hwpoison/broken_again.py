@@ -22,8 +22,8 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages, unadvised_base_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import ObservedTree

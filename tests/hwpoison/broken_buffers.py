@@ -8,7 +8,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
-from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start
+from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start
 from hugepage_qa.cases.udmabuf import Part, create_buffer, map_buffer, open_device
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HWPOISON

@@ -10,8 +10,9 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.cases.pages_of_a_node import filled_page_on, need_memory, require_no_free_page
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer

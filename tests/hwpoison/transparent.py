@@ -24,16 +24,16 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
 from hugepage_qa.cases.memory_policy import run_on
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
-from hugepage_qa.cases.thp_memory import (
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy, unadvised_base_pages
+from hugepage_qa.cases.thp_shared_memory import (
     expect_shared,
     let_only_pmd_inherit,
     map_file,
     map_start,
     mount_tmpfs,
-    pmd_size,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy, unadvised_base_pages
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk

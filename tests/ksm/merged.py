@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
 from hugepage_qa.cases.merged_pages import (
     KSM_DOC,
@@ -17,7 +18,7 @@ from hugepage_qa.cases.merged_pages import (
     start_merging,
 )
 from hugepage_qa.cases.process_counters import anonymous_memory
-from hugepage_qa.cases.thp_memory import collapse_memory, need_blocks, room_for
+from hugepage_qa.cases.thp_memory import need_blocks, room_for
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer

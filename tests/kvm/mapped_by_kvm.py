@@ -8,8 +8,9 @@ from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.kvm_guest import HALT, PARAMETERS, START, KvmGuest, largest_page
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import collapse_memory, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.kvm import PAGES, SPLITS, read_kvm_directory
 from hugepage_qa.kernel.uapi import MADV_DONTNEED

@@ -13,8 +13,9 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import expect_mapped_whole, let_only_pmd_inherit, map_file, map_start, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit, map_file, map_start
 from hugepage_qa.cases.udmabuf import DeviceBuffer, Part, create_buffer, map_buffer, open_device
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE, MADV_HUGEPAGE, MADV_NOHUGEPAGE

@@ -8,8 +8,9 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.places import free_place
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, room_for, shared_huge_pages
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came

@@ -11,8 +11,8 @@ from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty
 from hugepage_qa.cases.forced_writes import FORCED_VALUE, forced_write, need_forced_writes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages, huge_zeroes
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.plugins.avocado_test import LiveTest
 

@@ -9,7 +9,7 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WRITE_PROTECTED, Memory
 from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Region, told_as_written, track_writes
-from hugepage_qa.cases.thp_memory import filled_file, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import filled_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -12,8 +12,9 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import mapped_huge, room_for, shared_huge_pages
+from hugepage_qa.cases.thp_memory import mapped_huge, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_shared_memory import shared_huge_pages
 from hugepage_qa.kernel.ksm import has_ksm
 from hugepage_qa.kernel.uapi import (
     MADV_DODUMP,

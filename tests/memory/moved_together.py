@@ -9,8 +9,9 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import value_or_signal
 from hugepage_qa.cases.places import free_place, need_places_of_any_size, ordinary_memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mapped_huge, room_for, shared_huge_pages
+from hugepage_qa.cases.thp_memory import mapped_huge, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC

@@ -17,7 +17,7 @@ from hugepage_qa.cases.places import (
     take_addresses,
     take_all_addresses,
 )
-from hugepage_qa.cases.thp_memory import map_file, map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import map_file, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest

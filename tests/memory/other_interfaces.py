@@ -16,8 +16,9 @@ from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
-from hugepage_qa.cases.thp_memory import allow_on_advice, let_only_pmd_inherit, pmd_size
+from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.thp import DIRECTORY

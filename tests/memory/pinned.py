@@ -13,8 +13,9 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io, pinned, pipe_with, word_from
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor

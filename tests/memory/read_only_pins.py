@@ -15,8 +15,9 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.pinned_pages import open_for_direct_io
 from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.registered_memory import Registry
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy, smaller_sizes
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 

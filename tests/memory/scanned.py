@@ -12,8 +12,9 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Region, Scan, scan, told_as_written, track_writes
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, expect_huge_zeroes, huge_pages
+from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk

@@ -14,15 +14,9 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Masks, Region, Scan, scan_with, told_as_written, track_writes
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
-from hugepage_qa.cases.thp_memory import (
-    let_only_pmd_inherit,
-    mapped_huge,
-    mount_tmpfs,
-    need_blocks,
-    pmd_size,
-    shared_base_pages,
-)
+from hugepage_qa.cases.thp_memory import mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, expect_huge_zeroes, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, mount_tmpfs, shared_base_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED

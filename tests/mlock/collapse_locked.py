@@ -5,19 +5,15 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.khugepaged_clock import let_rest, quicken
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import (
-    collapse_memory,
-    expect_change,
-    let_only_pmd_inherit,
-    mapped_huge,
-    pmd_size,
-    shared_base_pages,
-)
+from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -9,8 +9,9 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_GUARD_INSTALL, MADV_PAGEOUT, MLOCK_ONFAULT
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion

@@ -13,7 +13,8 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import expect_locked
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import filled_file, mapped_huge, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, room_for
+from hugepage_qa.cases.thp_shared_memory import filled_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 

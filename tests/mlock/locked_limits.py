@@ -11,8 +11,8 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import LOCKED, expect_locked, limit_locked_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.process_counters import process_status
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 

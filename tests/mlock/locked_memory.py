@@ -10,15 +10,9 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import LOCKED, expect_locked, flagged_bytes
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.process_counters import process_status
-from hugepage_qa.cases.thp_memory import (
-    let_only_pmd_inherit,
-    mapped_huge,
-    need_blocks,
-    pmd_size,
-    room_for,
-    shared_huge_pages,
-)
+from hugepage_qa.cases.thp_memory import mapped_huge, need_blocks, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import huge_pages, set_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import (
     MAP_FIXED,

@@ -6,23 +6,16 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE, kpageflags
 from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, IPC_RMID, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
-from hugepage_qa.cases.thp_memory import (
-    expect_change,
-    expect_mapped_whole,
-    mapped_huge,
-    need_blocks,
-    pmd_size,
-    room_for,
-    shared_base_pages,
-    shared_huge_pages,
-)
+from hugepage_qa.cases.thp_memory import mapped_huge, need_blocks, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, set_policy, some_smaller_sizes
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, shared_base_pages, shared_huge_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MAP_FIXED, MLOCK_ONFAULT
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -6,13 +6,14 @@ from functools import partial
 from itertools import pairwise
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.frames import COMPOUND_TAIL, MLOCKED, UNEVICTABLE, kpageflags
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.locked_bytes import expect_locked
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import expect_change, map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import set_policy, some_smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name

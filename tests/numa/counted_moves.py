@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.held_and_moved import (
     LISTS,
     counted_moves,
@@ -28,7 +29,6 @@ from hugepage_qa.cases.memory_policy import (
     nodes_of,
 )
 from hugepage_qa.cases.pages_of_a_node import missing_node, reserve_on_all
-from hugepage_qa.cases.thp_memory import expect_change
 from hugepage_qa.oracle.page_moves import ListedPage, moves_of
 from hugepage_qa.plugins.avocado_test import LiveTest
 

@@ -13,19 +13,13 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, await_khugepaged, await_scans
 from hugepage_qa.cases.khugepaged_work import COLLAPSE_SINCE, beyond_limit, expect_beyond_limit, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.swapped import need_swap, parts_out, swap_to_a_device, swapped
-from hugepage_qa.cases.thp_memory import (
-    collapse,
-    expect_mapped_whole,
-    let_only_pmd_inherit,
-    map_aligned,
-    pmd_size,
-    room_for,
-    shared_base_pages,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import some_smaller_sizes
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit, shared_base_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_PAGEOUT, MADV_WILLNEED, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun

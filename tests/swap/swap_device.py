@@ -4,10 +4,11 @@ from collections.abc import Callable
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import parts_out, swap_out, swap_to_a_device, swapped
-from hugepage_qa.cases.thp_memory import expect_change, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name

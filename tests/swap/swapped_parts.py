@@ -25,8 +25,9 @@ from hugepage_qa.cases.swapped import (
     swap_to_a_device,
     swapped,
 )
-from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun

@@ -8,11 +8,13 @@ import os
 from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import read_counters
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import only_swap, page_all_out, swap_to_a_device, turn_zswap_on, zswap_knob
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.uapi import MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk

@@ -12,19 +12,14 @@ from functools import partial
 from hashlib import shake_128
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import only_swap, page_all_out, swap_to_a_device, swapped, turn_zswap_on, zswap_knob
-from hugepage_qa.cases.thp_memory import (
-    expect_change,
-    let_only_pmd_inherit,
-    mapped_huge,
-    pmd_size,
-    read_counters,
-    shared_huge_pages,
-)
+from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.kernel.uapi import MADV_PAGEOUT
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import OF_NODES, expect_change, read_counters_with_nodes
 from hugepage_qa.cases.debugfs import split_all
 from hugepage_qa.cases.file_text import (
     allow_always,
@@ -22,9 +23,10 @@ from hugepage_qa.cases.file_text import (
 )
 from hugepage_qa.cases.hugetext import huge_page_of_text
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.text_program import TextProgram, evict, start_again, start_text
-from hugepage_qa.cases.thp_memory import OF_NODES, collapse, expect_change, pmd_size, read_counters_with_nodes, room_for
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun

@@ -1,6 +1,7 @@
 """Which text becomes huge in which mode of hugetext."""
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.hugetext import (
     expect_code,
     expect_collapsed,
@@ -18,7 +19,6 @@ from hugepage_qa.cases.text_program import (
     start_text,
     start_used,
 )
-from hugepage_qa.cases.thp_memory import expect_change
 from hugepage_qa.kernel.smaps import read_smaps_rollup
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.program_text import Kind, is_placed_for_huge_pages

@@ -8,18 +8,12 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import OF_NODES, expect_change, read_counters_with_nodes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swapped
-from hugepage_qa.cases.thp_memory import (
-    OF_NODES,
-    expect_change,
-    free_lazily,
-    pmd_size,
-    read_counters_with_nodes,
-    room_for,
-)
+from hugepage_qa.cases.thp_memory import free_lazily, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_DONTNEED_LOCKED, MADV_PAGEOUT, MADV_WIPEONFORK
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -7,23 +7,21 @@ from itertools import product
 
 from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, page_out
-from hugepage_qa.cases.thp_memory import (
-    expect_change,
+from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     expect_shared,
     let_only_pmd_inherit,
-    mapped_huge,
-    pmd_size,
-    room_for,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import (
     MADV_HUGEPAGE,

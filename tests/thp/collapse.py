@@ -5,24 +5,17 @@ import mmap
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import (
-    collapse,
-    collapse_memory,
-    expect_change,
-    let_only_pmd_inherit,
-    map_aligned,
-    map_start_of_file,
-    mapped_huge,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages, leave_dirt, set_policy, unadvised_base_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_start_of_file, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE

@@ -8,18 +8,12 @@ from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import in_a_pipe, pinned
-from hugepage_qa.cases.thp_memory import (
-    collapse,
-    collapse_memory,
-    let_only_pmd_inherit,
-    map_aligned,
-    mapped_huge,
-    pmd_size,
-    shared_base_pages,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy, unadvised_base_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused

@@ -15,20 +15,13 @@ from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import (
-    collapse,
-    collapse_memory,
-    let_only_pmd_inherit,
-    map_aligned,
-    map_file,
-    pmd_size,
-    remount_tmpfs,
-    room_for,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import leave_dirt, set_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, remount_tmpfs
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -25,18 +25,10 @@ from hugepage_qa.cases.khugepaged_work import (
     put_to_work,
 )
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.size_counters import allow_only
-from hugepage_qa.cases.thp_memory import (
-    collapse_memory,
-    filled_file,
-    let_only_pmd_inherit,
-    map_aligned,
-    map_file,
-    mount_tmpfs,
-    pmd_size,
-    room_for,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import (
     advised,
     base_pages,
@@ -47,6 +39,7 @@ from hugepage_qa.cases.thp_policy import (
     smaller_sizes,
     some_smaller_sizes,
 )
+from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, map_file, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE

@@ -6,6 +6,7 @@ from functools import partial
 
 from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
 from hugepage_qa.cases.fragments import fragment
@@ -14,18 +15,9 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import (
-    allow_on_advice,
-    expect_change,
-    expect_shared,
-    map_aligned,
-    map_start_of_file,
-    mount_tmpfs,
-    need_blocks,
-    pmd_size,
-    room_for,
-)
+from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, need_blocks, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_shared_memory import expect_shared, map_start_of_file, mount_tmpfs
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name

@@ -6,13 +6,14 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import allow_absent
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import MOVES, move_all, node_of
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
-from hugepage_qa.cases.thp_memory import expect_change, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
 from hugepage_qa.kernel.counters import read_vmstat

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import expect_at_fault, fragmentation, with_blocks
 from hugepage_qa.cases.fragments import Fragments, take_free_blocks, without_free_blocks
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, await_khugepaged, let_rest, quicken
@@ -11,7 +12,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.memory_policy import set_policy as set_memory_policy
-from hugepage_qa.cases.thp_memory import expect_change, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE

@@ -9,19 +9,17 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_at_fault, with_blocks
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, TRANSPARENT, kpageflags
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
-from hugepage_qa.cases.thp_memory import (
-    collapse,
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
+from hugepage_qa.cases.thp_policy import ADVICES, advised, set_policy
+from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     let_only_pmd_inherit,
-    map_aligned,
     map_start,
-    mapped_huge,
     mount_tmpfs,
-    pmd_size,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import ADVICES, advised, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import (
     MADV_COLLAPSE,

@@ -9,15 +9,15 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, PRESENT, Memory, runs
-from hugepage_qa.cases.thp_memory import (
+from hugepage_qa.cases.thp_memory import room_for
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, map_in_parts, need_counted_parts
+from hugepage_qa.cases.thp_shared_memory import (
     filled_file,
     map_start_of_file,
     mount_tmpfs,
-    room_for,
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages, map_in_parts, need_counted_parts
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 EXCLUSIVE_PARTS = Area("thp/exclusive-parts", sizes=Sizes.ONCE)

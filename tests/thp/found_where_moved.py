@@ -19,8 +19,9 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVES, pages_told
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, pmd_size, room_for, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy, smaller_sizes
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.user_moves import MOVE as MOVED_BY_USER
 from hugepage_qa.cases.user_moves import Sides
 from hugepage_qa.plugins.avocado_test import LiveTest

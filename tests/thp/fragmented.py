@@ -7,13 +7,15 @@ from functools import partial
 from statistics import median
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage
 from hugepage_qa.cases.fragments import Compaction, Fragments, fragment, fragment_nodes, without_free_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
-from hugepage_qa.cases.thp_memory import collapse_memory, expect_change, map_aligned, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, need_sizes, set_policy, smaller_sizes
 from hugepage_qa.kernel.counters import read_meminfo, vmstat_delta
 from hugepage_qa.kernel.nodes import read_nodes

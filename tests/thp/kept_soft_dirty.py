@@ -17,8 +17,9 @@ from hugepage_qa.cases.merged_pages import (
     merged_pages,
     start_merging,
 )
-from hugepage_qa.cases.thp_memory import pmd_size, room_for, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.uapi import (
     MADV_HUGEPAGE,

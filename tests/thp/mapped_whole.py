@@ -13,17 +13,14 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, WORD, Memory, read_of_another, runs
 from hugepage_qa.cases.pages_in_memory import expect_in_memory, ranges_about
 from hugepage_qa.cases.swapped import swapped
-from hugepage_qa.cases.thp_memory import (
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, need_counted_parts
+from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     let_only_pmd_inherit,
-    map_aligned,
-    mapped_huge,
-    pmd_size,
-    room_for,
     shared_base_pages,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, need_counted_parts
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk

@@ -21,8 +21,9 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, map_start, mapped_huge, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, mapped_huge, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages, need_sizes, set_policy, smaller_sizes
+from hugepage_qa.cases.thp_shared_memory import map_start
 from hugepage_qa.cases.told_memory import expect_told_alike, permissions
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,

@@ -26,17 +26,10 @@ from hugepage_qa.cases.mount_policies import (
     wrong_mount_policies,
 )
 from hugepage_qa.cases.shared_views import PAGES, View, shared_memory
-from hugepage_qa.cases.thp_memory import (
-    expect_mapped_whole,
-    map_aligned,
-    mapped_huge,
-    mount_tmpfs,
-    need_blocks,
-    pmd_size,
-    remount_tmpfs,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, mount_tmpfs, remount_tmpfs
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE

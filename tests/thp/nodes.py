@@ -8,22 +8,17 @@ from itertools import pairwise, product
 from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import (
-    collapse_memory,
-    expect_change,
-    expect_mapped_whole,
-    let_only_pmd_inherit,
-    map_aligned,
-    need_blocks,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_nodes import need_count_of_shared
 from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY

@@ -16,18 +16,12 @@ from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.frames import DIRTY, kpageflags
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
-from hugepage_qa.cases.thp_memory import (
-    collapse_memory,
-    free_lazily,
-    map_aligned,
-    map_start_of_file,
-    mount_tmpfs,
-    pmd_size,
-    room_for,
-)
+from hugepage_qa.cases.thp_memory import free_lazily, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_shared_memory import map_start_of_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_NOHUGEPAGE, MLOCK_ONFAULT
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion

@@ -13,9 +13,10 @@ from hugepage_qa.cases.clear_refs import keeps_use_when_split
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import collapse, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages
 from hugepage_qa.kernel.ksm import has_ksm
 from hugepage_qa.kernel.uapi import (

@@ -5,10 +5,11 @@ from functools import partial
 from math import isqrt
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import expect_at_fault, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import MIN_FREE, expect_change, keep_min_free, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import MIN_FREE, keep_min_free, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import (
     ADVICES,
     advised,

@@ -12,8 +12,9 @@ from hugepage_qa.cases.khugepaged_clock import quicken
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.places import expect_random, ordinary_memory
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MAP_FIXED, RLIM_INFINITY
 from hugepage_qa.oracle.rules import THP_DOC

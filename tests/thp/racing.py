@@ -14,8 +14,9 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page
-from hugepage_qa.cases.thp_memory import filled_file, let_only_pmd_inherit, map_aligned, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, need_sizes, set_policy, some_smaller_sizes
+from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY

@@ -10,14 +10,9 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import (
-    need_blocks,
-    pmd_size,
-    room_for,
-    shared_base_pages,
-    shared_huge_pages,
-)
+from hugepage_qa.cases.thp_memory import need_blocks, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor

@@ -9,8 +9,9 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
-from hugepage_qa.cases.thp_memory import collapse, map_aligned, mapped_huge, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import (

@@ -13,8 +13,9 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, WORD, Memory, runs
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_aligned, room_for
+from hugepage_qa.cases.thp_memory import map_aligned, room_for
 from hugepage_qa.cases.thp_policy import need_sizes, set_policy, smaller_sizes, some_smaller_sizes
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE

@@ -4,26 +4,24 @@ import errno
 import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.debugfs import expect_split, write_debugfs
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import pinned, pipe_with, word_from
-from hugepage_qa.cases.thp_memory import (
-    expect_change,
+from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages, mapped_in_parts, set_policy
+from hugepage_qa.cases.thp_shared_memory import (
     expect_shared,
     filled_file,
     let_only_pmd_inherit,
     map_file,
     map_start,
-    mapped_huge,
     mount_tmpfs,
-    pmd_size,
-    read_counters,
     shared_huge_pages,
 )
-from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages, mapped_in_parts, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.rules import THP_DOC

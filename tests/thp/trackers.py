@@ -51,18 +51,10 @@ from hugepage_qa.cases.mapped_memory import (
 )
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import only_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import (
-    filled_file,
-    map_aligned,
-    mapped_huge,
-    mount_tmpfs,
-    pmd_size,
-    room_for,
-    shared_base_pages,
-    shared_huge_pages,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size, room_for
 from hugepage_qa.cases.thp_nodes import expect_moved_between
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import filled_file, mount_tmpfs, shared_base_pages, shared_huge_pages
 from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.oracle.known_issues import Quirk

@@ -5,13 +5,14 @@ from functools import partial
 
 from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.held_and_moved import counted_moves
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.pinned_pages import pipe_with
-from hugepage_qa.cases.thp_memory import expect_change, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest

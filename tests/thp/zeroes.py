@@ -6,10 +6,11 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.khugepaged_work import COLLAPSE_SINCE, expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_pages, nodes_of
 from hugepage_qa.cases.process_counters import anonymous_memory, may_lack
-from hugepage_qa.cases.thp_memory import collapse_memory, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_zeroes, set_policy
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE

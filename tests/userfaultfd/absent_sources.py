@@ -14,8 +14,9 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, parts_out
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -26,10 +26,12 @@ from hugepage_qa.cases.closed_while_others_act import expect_own_copy
 from hugepage_qa.cases.khugepaged_clock import await_scans, let_nobody_else_act
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, swap_out, swapped
-from hugepage_qa.cases.thp_memory import collapse_memory, free_lazily, map_start, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import free_lazily, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages
+from hugepage_qa.cases.thp_shared_memory import map_start, mount_tmpfs
 from hugepage_qa.cases.userfaultfd import Feature
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -33,8 +33,9 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pinned
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for, shared_base_pages
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages
 from hugepage_qa.cases.user_moves import Sides
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE

@@ -25,11 +25,13 @@ from hugepage_qa.cases.closed_memory import (
 from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_to_fault
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory, word_read_by
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import collapse, collapse_memory, pmd_size, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.oracle.known_issues import Quirk

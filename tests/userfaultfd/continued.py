@@ -11,16 +11,11 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import (
-    collapse_memory,
-    let_only_pmd_inherit,
-    map_aligned,
-    map_file,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, mount_tmpfs
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, PR_SET_THP_DISABLE
 from hugepage_qa.oracle.known_issues import Quirk

@@ -6,8 +6,9 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import advised_shared_memory, map_aligned, room_for
+from hugepage_qa.cases.thp_memory import map_aligned, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_shared_memory import advised_shared_memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.cases.watched_memory import (
     expect_child_watched_alike,

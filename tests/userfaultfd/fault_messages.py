@@ -11,8 +11,9 @@ from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_to_fault
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import advised_shared_memory, need_blocks
+from hugepage_qa.cases.thp_memory import need_blocks
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_shared_memory import advised_shared_memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, offered_features
 from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -12,15 +12,9 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
-from hugepage_qa.cases.thp_memory import (
-    map_aligned,
-    map_file,
-    map_start,
-    mapped_huge,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import advised
+from hugepage_qa.cases.thp_shared_memory import map_file, map_start, mount_tmpfs
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
 

@@ -10,8 +10,9 @@ from hugepage_qa.cases.cpu_time import thread_seconds
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import GUARDED, WORD, Memory
-from hugepage_qa.cases.thp_memory import expect_shared, map_file, map_start, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import expect_shared, map_file, map_start, mount_tmpfs
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.oracle.known_issues import Quirk

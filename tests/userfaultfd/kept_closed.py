@@ -27,9 +27,10 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
-from hugepage_qa.cases.thp_memory import pmd_size, room_for, shared_base_pages
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_nodes import expect_moved_between
 from hugepage_qa.cases.thp_policy import huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages
 from hugepage_qa.cases.userfaultfd import Feature
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Came

@@ -10,10 +10,12 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.pagemap_scan import Is, protect
-from hugepage_qa.cases.thp_memory import collapse_memory, map_aligned, pmd_size, shared_base_pages
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, set_policy
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk

@@ -9,8 +9,9 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import advised_shared_memory, map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_shared_memory import advised_shared_memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import Event
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -10,20 +10,14 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
-from hugepage_qa.cases.thp_memory import (
-    collapse,
-    collapse_memory,
-    let_only_pmd_inherit,
-    pmd_size,
-    room_for,
-    shared_base_pages,
-    shared_huge_pages,
-)
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_nodes import expect_moved_between
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, map_in_parts
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MREMAP_FIXED, MREMAP_MAYMOVE

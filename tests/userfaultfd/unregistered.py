@@ -9,17 +9,11 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import (
-    anon_huge_pages,
-    collapse_memory,
-    let_only_pmd_inherit,
-    map_aligned,
-    pmd_size,
-    shared_base_pages,
-    shared_huge_pages,
-)
+from hugepage_qa.cases.thp_memory import anon_huge_pages, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk

@@ -11,7 +11,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
-from hugepage_qa.cases.thp_memory import expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_HWPOISON
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Refused

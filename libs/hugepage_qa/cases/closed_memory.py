@@ -11,8 +11,8 @@ from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, WRITE_PROTECTED, Memory, runs
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
-from hugepage_qa.cases.thp_memory import shared_base_pages
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import shared_base_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.oracle.known_issues import Quirk

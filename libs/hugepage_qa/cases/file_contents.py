@@ -9,7 +9,8 @@ from enum import Enum
 
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import map_file, mount_tmpfs, pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import map_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_COLLAPSE_RANGE,
     FALLOC_FL_INSERT_RANGE,

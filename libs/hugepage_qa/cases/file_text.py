@@ -7,8 +7,9 @@ from functools import partial
 from hugepage_qa.cases.hugetext import ENABLED, huge_page_of_text
 from hugepage_qa.cases.khugepaged_clock import allow_absent, quicken
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.text_program import TextProgram, start_again
-from hugepage_qa.cases.thp_memory import collapse, keep_min_free, pmd_size
+from hugepage_qa.cases.thp_memory import keep_min_free, pmd_size
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE

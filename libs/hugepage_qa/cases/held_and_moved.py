@@ -5,6 +5,7 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
@@ -17,7 +18,6 @@ from hugepage_qa.cases.memory_policy import (
 )
 from hugepage_qa.cases.pages_of_a_node import expect_left
 from hugepage_qa.cases.pinned_pages import pipe_with
-from hugepage_qa.cases.thp_memory import expect_change
 from hugepage_qa.oracle.page_moves import ListedPage, moves_of, status_of_absent
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable
 from functools import partial
 
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import (
     KHUGEPAGED,
@@ -20,7 +21,7 @@ from hugepage_qa.cases.khugepaged_clock import (
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, PRESENT, Memory, read_entries
 from hugepage_qa.cases.text_program import TextProgram
-from hugepage_qa.cases.thp_memory import expect_change, keep_min_free, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun

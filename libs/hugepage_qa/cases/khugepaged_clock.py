@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from hugepage_qa.cases.khugepaged_sleep import await_sleep, is_starved
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import keep_min_free, let_only_pmd_inherit, map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE

@@ -8,7 +8,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, nodes_of, policy_of, run_on
 from hugepage_qa.cases.pages_of_a_node import missing_node
-from hugepage_qa.cases.thp_memory import expect_mapped_whole, map_start
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, map_start
 from hugepage_qa.kernel.nodes import parse_list, read_nodes
 from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import AT_FDCWD

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, set_policy
-from hugepage_qa.cases.thp_memory import let_only_pmd_inherit, map_start, mount_tmpfs
 from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.process.actor import Actor
 

@@ -9,14 +9,8 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.swapped import SwapDevice, swap_device
-from hugepage_qa.cases.thp_memory import (
-    expect_shared,
-    let_only_pmd_inherit,
-    map_file,
-    map_start,
-    mount_tmpfs,
-    pmd_size,
-)
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_file, map_start, mount_tmpfs
 from hugepage_qa.machine.host import CannotRun
 
 

@@ -9,7 +9,8 @@ from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_REMAP, segment_num
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, bind, give_policy
-from hugepage_qa.cases.thp_memory import map_aligned, mount_tmpfs, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_shared_memory import mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
 from hugepage_qa.process.actor import Actor
 

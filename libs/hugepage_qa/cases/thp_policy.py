@@ -6,7 +6,8 @@ from itertools import product
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
-from hugepage_qa.cases.thp_memory import keep_min_free, let_only_pmd_inherit, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE

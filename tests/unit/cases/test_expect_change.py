@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.unit.cases.kinds import X86_64
 
+from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import expect_change
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.rules import Rule
 

@@ -12,6 +12,7 @@ from operator import or_
 from random import Random
 
 from hugepage_qa.cases.case import Area, Case, Sizes
+from hugepage_qa.cases.changed_counters import read_counters
 from hugepage_qa.cases.debugfs import mount_debugfs
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.kernel_trouble import TAINT, find_trouble
@@ -21,7 +22,8 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.random.rivals import HUGETLB, RIVALS, Arena, Kind
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, map_start, pmd_size, read_counters
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size
+from hugepage_qa.cases.thp_shared_memory import map_start
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE

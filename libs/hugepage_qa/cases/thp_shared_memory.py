@@ -1,0 +1,132 @@
+"""Shared memory that may get transparent huge pages: anonymous, and files of a tmpfs with huge= among it."""
+
+import mmap
+import os
+
+from hugepage_qa.cases.fragmentation import expect_no_node_short, tell, with_blocks
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size, room_for
+from hugepage_qa.kernel.smaps import MemoryMapping
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import size_directories, size_name
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED, MS_REMOUNT
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
+
+_SIZED_BY_WRITES, _SIZED_NO_MORE = KernelVersion(6, 14), KernelVersion(6, 17)
+
+
+def let_only_pmd_inherit(live: Live) -> None:
+    """Have shmem_enabled, "never" for now, and mounts decide for PMD-sized pages alone, until the case ends.
+
+    Raises CannotRun on a kernel without shared memory in huge pages.
+    """
+    keep_min_free(live)
+    live.set_knob(f"{DIRECTORY}/enabled", "madvise")
+    if live.host.read(f"{DIRECTORY}/shmem_enabled") is None:
+        raise CannotRun("this kernel has no shared memory in huge pages")
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    ours = f"{DIRECTORY}/{size_name(pmd_size(live))}"
+    for path in size_directories(live.host, DIRECTORY).values():
+        if live.host.read(f"{path}/shmem_enabled") is not None:  # since Linux 6.11
+            live.set_knob(f"{path}/shmem_enabled", "inherit" if path == ours else "never")
+
+
+def expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
+    """Expect shared ``memory`` to get PMD-sized pages when it is filled, or none of them.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    now = with_blocks(live, memory.size, memory.pages if huge else 0)
+    tell(live, now)
+    memory.fill()
+    mapping = expect_mapped_whole(live, memory, memory.pages if huge else 0, f"{where} ({now})")
+    live.expect(f"AnonHugePages, {where}", 0, mapping.anon_huge_pages)
+    memory.expect_filled()
+
+
+def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "huge=always") -> MemoryMapping:
+    """Expect ``pages`` of a shared mapping to be mapped whole, and return what smaps shows of it.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    mapping = memory.smaps()
+    if pages and mapping.shmem_pmd_mapped != pages * memory.size:
+        expect_no_node_short(live, memory.size, pages)
+    live.expect(f"ShmemPmdMapped, {where}", pages * memory.size, mapping.shmem_pmd_mapped)
+    return mapping
+
+
+def shared_huge_pages(live: Live, pages: int = 1) -> Memory:
+    """Return anonymous shared memory that was filled, and is in huge pages. Raises as ``expect_shared`` does."""
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    memory = map_aligned(live, pages, pmd_size(live), shared=True)
+    expect_shared(live, memory, True, "shmem_enabled=always")
+    return memory
+
+
+def shared_base_pages(live: Live, pages: int = 1) -> Memory:
+    """Return anonymous shared memory that was filled, and has no huge pages."""
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    memory = map_aligned(live, pages, pmd_size(live), shared=True)
+    memory.fill()
+    return memory
+
+
+def advised_shared_memory(live: Live, pages: int) -> Memory:
+    """Map anonymous shared memory that was advised, and gets huge pages for it alone, until the case ends.
+
+    Raises CannotRun on a kernel without shared memory in huge pages.
+    """
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+    return map_aligned(live, pages, pmd_size(live), shared=True, advice=MADV_HUGEPAGE)
+
+
+def mount_tmpfs(live: Live, huge: str) -> str:
+    """Mount a tmpfs with option huge= until the case ends, and return where. Raises Refused."""
+    return live.mount_other(f"huge={huge},mode=0700", "tmpfs")
+
+
+def remount_tmpfs(actor: Actor, point: str, options: str) -> None:
+    """Give the tmpfs at ``point`` other options (mount(2) MS_REMOUNT). Raises Refused."""
+    actor.call("mount", "none", point, "tmpfs", MS_REMOUNT, options)
+
+
+def need_huge_pages_for_words(live: Live) -> None:
+    """Raise CannotRun where write(2) and fallocate(2) of a few bytes bring no huge page to a tmpfs with huge=always.
+
+    Since acd7ccb284b8 a folio was no larger than what is written, until that was taken back.
+    """
+    if _SIZED_BY_WRITES <= live.kernel_version < _SIZED_NO_MORE:
+        raise CannotRun("folios of a tmpfs are no larger than what is written to it, in Linux 6.14 to 6.16")
+
+
+def filled_file(live: Live, path: str, pages: int) -> Memory:
+    """Map a new file of a tmpfs with huge=always and fill it, in huge pages. Raises as ``expect_shared`` does."""
+    memory = map_start_of_file(live, path, pages)
+    expect_shared(live, memory, True, "huge=always")
+    return memory
+
+
+def map_start_of_file(live: Live, path: str, pages: int = 1, length: int | None = None) -> Memory:
+    """Map the first PMD-sized pages of a new file where huge pages fit; it has ``length`` bytes, or what is mapped."""
+    actor = live.actor()
+    return map_start(live, actor, live.open(actor, path, os.O_RDWR | os.O_CREAT), pages, length)
+
+
+def map_start(live: Live, actor: Actor, descriptor: int, pages: int = 1, length: int | None = None) -> Memory:
+    """Map the first PMD-sized pages of an open file, as ``map_start_of_file`` does."""
+    actor.call("ftruncate", descriptor, length or pages * pmd_size(live))
+    return map_file(live, actor, descriptor, pages)
+
+
+def map_file(live: Live, actor: Actor, descriptor: int, pages: int, *, shared: bool = True) -> Memory:
+    """Map the first ``pages`` PMD-sized pages of an open file where huge pages fit, whatever its length is."""
+    size = pmd_size(live)
+    address = room_for(actor, pages, size)
+    kind = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
+    actor.mmap(pages * size, READ_WRITE, kind | MAP_FIXED, descriptor, address=address)
+    return Memory(live, actor, address, pages, size)

@@ -342,7 +342,7 @@ def killed(live: Live, group: ControlGroup, above: ControlGroup) -> None:
         memory = advised(live, 2 * _PAGES, actor=actor)
         victims = {actor.pid, small.actor.pid} if as_group else {actor.pid}
         with live.about(f"memory.oom.group is {int(as_group)}"):
-            actor.attempt("madvise", memory.address, memory.length, MADV_POPULATE_WRITE)
+            actor.threads.attempt("madvise", memory.address, memory.length, MADV_POPULATE_WRITE)
             left = {small.actor.pid} - victims
             live.expect("processes that are left", left, live.host.last_look(partial(_processes, group), left.__eq__))
             watch_is_told = live.host.last_look(watch.is_told, bool, _TOLD_SECONDS)

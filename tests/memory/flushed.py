@@ -13,7 +13,7 @@ from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 
@@ -131,7 +131,7 @@ def _expect_refused_once(live: Live, make: Callable[[Live], Memory], take: _Way,
     found = seen.read() if seen else 0
     live.host.pause(_SECONDS)
     live.expect(f"whether a thread still writes what was {by}", False, bool(seen and seen.read() != found))
-    (thread,) = memory.actor.stop(0)
+    (thread,) = memory.actor.threads.stop(0)
     memory.actor.end()
     return thread.came
 
@@ -150,7 +150,7 @@ def _expect_unseen(live: Live, make: Callable[[Live], Memory]) -> None:
         found = child.read()
         live.host.pause(_SECONDS)
         live.expect("whether a child sees what its parent writes", False, child.read() != found)
-        (thread,) = memory.actor.stop(0)
+        (thread,) = memory.actor.threads.stop(0)
         live.expect("what came of the stores of the parent", Came.DONE, thread.came)
         memory.actor.end()
 
@@ -158,7 +158,7 @@ def _expect_unseen(live: Live, make: Callable[[Live], Memory]) -> None:
 def _have_written(live: Live, memory: Memory) -> None:
     """Start a thread that writes the first word of ``memory`` on and on."""
     memory.touch(value=_TOUCHED)
-    memory.actor.use(memory.address, memory.size, memory.size)
+    memory.actor.threads.use(memory.address, memory.size, memory.size)
     live.host.wait_until(lambda: memory.read() != _TOUCHED)
 
 

@@ -13,7 +13,7 @@ from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, M
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Action, Came
+from hugepage_qa.process.actor_threads import Action, Came
 
 #: a gigantic page takes so long to clear that there would be next to no rounds
 RACING = Area("memory/racing", sizes=Sizes.BUDDY)

@@ -17,7 +17,8 @@ from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Argument
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_link import Argument
 from hugepage_qa.sizes import MIB
 
 TRANSFER = Area("memory/transfer")

@@ -37,7 +37,8 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.page_moves import status_of_absent
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Came
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_threads import Came
 
 MOVING = Area("numa/moved-pages")
 
@@ -430,9 +431,9 @@ def pages_that_balancing_passes_over(live: Live) -> None:
 
     huge, _node = waited_for(live, 1, map_on_each)
     for memory, _where in kept:
-        memory.actor.watch(memory.address, memory.length, live.base_page, 1)
+        memory.actor.threads.watch(memory.address, memory.length, live.base_page, 1)
     # who waits for ever is seen by the threads, and would be the actor itself else
-    came = [found.came for found in huge.actor.stop(0)]
+    came = [found.came for found in huge.actor.threads.stop(0)]
     if came != [Came.DONE] * len(kept):
         live.fail("what came of reading pages of the pool", [Came.DONE] * len(kept), came)
     for memory, where in kept:

@@ -16,7 +16,8 @@ from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Came
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.sizes import GIB
 
 TRUNCATE = Area("reservation/truncate", uncleared=True)

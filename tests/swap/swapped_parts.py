@@ -33,7 +33,7 @@ from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, M
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 SWAPPED_PARTS = Area("swap/swapped-parts", sizes=Sizes.ONCE)
 
@@ -107,12 +107,12 @@ def _expect_room_of_an_end(live: Live, point: str, file: HugeFile, end: int, swa
 
     before = occupied()
     cutter = file.actor.fork()
-    cutter.attempt("ftruncate", file.descriptor, end)
+    cutter.threads.attempt("ftruncate", file.descriptor, end)
     live.host.wait_until(lambda: occupied() == end or seconds() > _CPU_SECONDS, _MOST_SECONDS)
     found, used = occupied(), seconds()
     if found != end:
         swap_off()
-    (cut,) = cutter.stop(0)
+    (cut,) = cutter.threads.stop(0)
     cutter.end()
     if found != end and used <= _CPU_SECONDS:
         raise CannotRun(f"a process that cuts a file off had {used:g} s of a CPU in {_MOST_SECONDS:g} s")

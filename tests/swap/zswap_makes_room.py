@@ -85,14 +85,14 @@ def _expect_latest(live: Live, make: Callable[[], Memory]) -> None:
 
 def _bring_back_early(live: Live, memory: Memory, before: int) -> None:
     """Swap ``memory`` out and have it read meanwhile, until zswap keeps what is in memory, too. Raises CannotRun."""
-    memory.actor.watch(memory.address, memory.size, live.base_page, 1)
+    memory.actor.threads.watch(memory.address, memory.size, live.base_page, 1)
     for _try in range(_TRIES):
         memory.fill()
         memory.actor.call("madvise", memory.address, memory.length, MADV_PAGEOUT)
         memory.expect_filled()
         if read_counters(live)["Zswapped"] > before:
             break
-    memory.actor.stop(0)
+    memory.actor.threads.stop(0)
     memory.expect_filled()
     if read_counters(live)["Zswapped"] <= before:
         raise CannotRun(f"no page came back while zswap took it, in {_TRIES} tries")

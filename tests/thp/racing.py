@@ -29,7 +29,8 @@ from hugepage_qa.kernel.uapi import (
 )
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Action, Refused
+from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor_threads import Action
 from hugepage_qa.sizes import MIB
 
 RACING = Area("thp/racing", sizes=Sizes.ONCE)

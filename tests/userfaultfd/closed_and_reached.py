@@ -40,7 +40,7 @@ from hugepage_qa.cases.user_moves import Sides
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 CLOSED_AND_REACHED = Area("userfaultfd/closed-and-reached", sizes=Sizes.ONCE)
 

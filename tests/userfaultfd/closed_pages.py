@@ -36,7 +36,7 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pa
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 CLOSED_PAGES = Area("userfaultfd/closed-pages", sizes=Sizes.ONCE)
 

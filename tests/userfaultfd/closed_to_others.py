@@ -36,7 +36,8 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came, Refused
+from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.sizes import GIB
 
 CLOSED_TO_OTHERS = Area("userfaultfd/closed-to-others")

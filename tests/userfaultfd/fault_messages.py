@@ -17,7 +17,7 @@ from hugepage_qa.cases.thp_shared_memory import advised_shared_memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, offered_features
 from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.version import KernelVersion
 
 FAULT_MESSAGES = Area("userfaultfd/fault-messages")
@@ -269,7 +269,7 @@ def _expect_all_woken(
         handle()
     else:
         live.expect_errno(errno.EAGAIN, handle)
-    came = [done.came for done in memory.actor.stop(0)]
+    came = [done.came for done in memory.actor.threads.stop(0)]
     if came != pages * [Came.DONE]:
         live.fail("what came of the accesses", pages * [Came.DONE], came)  # each that is stuck takes its time
     memory.actor.end()
@@ -279,9 +279,9 @@ def _access(live: Live, memory: Memory, page: int = 0, *, writes: bool) -> int:
     """Have a thread read or write one word in the middle of a page, which waits; return how far in it is."""
     offset = page * live.size + live.size // 2 + live.base_page + 3 * WORD
     if not writes:
-        memory.actor.watch(memory.address + offset, WORD, WORD, _VALUE + offset)
+        memory.actor.threads.watch(memory.address + offset, WORD, WORD, _VALUE + offset)
         return offset
-    memory.actor.use(memory.address + offset, WORD, WORD)
+    memory.actor.threads.use(memory.address + offset, WORD, WORD)
     # the word behind its own is what it stores first (use_again() in repeaters.c)
     return offset + WORD
 
@@ -292,7 +292,7 @@ def _expect_told(live: Live, fault: Userfault, told: Told, address: int) -> None
 
 def _expect_done(live: Live, memory: Memory) -> None:
     """Expect the access to have come to its end, once the fault was handled."""
-    live.expect("what came of the access", [Came.DONE], [done.came for done in memory.actor.stop(0)])
+    live.expect("what came of the access", [Came.DONE], [done.came for done in memory.actor.threads.stop(0)])
 
 
 class FaultMessages(LiveTest):

@@ -17,7 +17,7 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pa
 from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 GUARDED_AND_PROTECTED = Area("userfaultfd/guarded-and-protected", sizes=Sizes.ONCE)
 
@@ -191,9 +191,9 @@ def _what_comes_of(live: Live, memory: Memory, place: tuple[int, int], *, by_pro
     start, last = memory.address + offset, memory.address + offset + length - live.base_page
     if by_process:
         vector, itself = actor.uapi.pack("2Q", start, length), actor.call("pidfd_open", actor.pid, 0)
-        actor.repeat("process_madvise", itself, vector, 1, MADV_GUARD_INSTALL, 0)
+        actor.threads.repeat("process_madvise", itself, vector, 1, MADV_GUARD_INSTALL, 0)
     else:
-        actor.repeat("madvise", start, length, MADV_GUARD_INSTALL)
+        actor.threads.repeat("madvise", start, length, MADV_GUARD_INSTALL)
 
     def look() -> str:
         # before the entry: who is done goes on to use a CPU
@@ -204,7 +204,7 @@ def _what_comes_of(live: Live, memory: Memory, place: tuple[int, int], *, by_pro
 
     found = live.host.last_look(look, _NEITHER.__ne__, _LONGEST_SECONDS)
     if found == _DONE:
-        (thread,) = actor.stop(0)
+        (thread,) = actor.threads.stop(0)
         live.expect("what came of it, and errors", (Came.DONE, frozenset[int]()), (thread.came, thread.errors))
     return found
 

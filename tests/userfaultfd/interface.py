@@ -125,7 +125,7 @@ def process_that_is_gone(live: Live) -> None:
         fault = Userfault(memory, Mode.MISSING, Feature.EVENT_FORK, waits=True)
         child, faults = fault.fork(live)
         if waits:
-            child.actor.watch(child.at(1), WORD, WORD, 0)
+            child.actor.threads.watch(child.at(1), WORD, WORD, 0)
             faults.await_fault(live)
         goes(child.actor)
         with live.about(f"{goes.__name__}, while a thread waits: {waits}"):

@@ -33,7 +33,7 @@ from hugepage_qa.cases.thp_policy import huge_pages, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import shared_base_pages
 from hugepage_qa.cases.userfaultfd import Feature
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 KEPT_CLOSED = Area("userfaultfd/kept-closed", sizes=Sizes.ONCE)
 

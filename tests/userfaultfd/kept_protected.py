@@ -25,7 +25,7 @@ from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_MERGEABLE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 KEPT_PROTECTED = Area("userfaultfd/kept-protected", sizes=Sizes.ONCE)
 
@@ -143,7 +143,7 @@ def _expect_written_alone(memory: Memory, *others: Memory) -> None:
 def _came(memory: Memory, place: int, *, writes: bool, value: int | None = None) -> Came:
     """Return what came of an access, of which one that writes leaves something else."""
     begin_access(memory, place, writes=writes, value=value)
-    (found,) = memory.actor.stop(0)
+    (found,) = memory.actor.threads.stop(0)
     # a thread that stores has found nothing wrong before
     return found.came if found.came == Came.DONE else found.came & ~Came.DONE
 

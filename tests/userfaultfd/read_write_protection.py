@@ -30,7 +30,7 @@ from hugepage_qa.cases.pagemap_scan import Is, Region, scan
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, answer_to_api
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 CLOSED = Area("userfaultfd/read-write-protection")
 
@@ -123,7 +123,7 @@ def switched(live: Live) -> None:
             begin_access(memory, live.size, writes=False)
             live.host.wait_until(partial(_are_waiting, live, fault))
             fault.set_mode(Feature.RWP_ASYNC, 0)
-            came = [done.came for done in memory.actor.stop(0)]
+            came = [done.came for done in memory.actor.threads.stop(0)]
             if came != 2 * [Came.DONE]:
                 live.fail("what came of those who wait", 2 * [Came.DONE], came)
             expect_accessed(live, memory, (0, memory.length))

@@ -7,7 +7,8 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.handled_pages import PAGES, WORD_OF_A_THREAD, Watched, huge_kinds, hugetlb_kinds, other_kinds
 from hugepage_qa.cases.live import Live
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Came
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.process.process_table import STATE, split_stat
 
 SIGNALLED = Area("userfaultfd/signalled-threads", sizes=Sizes.ONCE)
@@ -66,7 +67,7 @@ def _expect_interrupted(live: Live, watched: Watched) -> None:
     for page in range(PAGES):
         watched.handle(page, True)
     came = PAGES * [Came.SIGSEGV | Came.DONE]
-    live.expect("what came of the accesses", came, [done.came for done in actor.stop(0)])
+    live.expect("what came of the accesses", came, [done.came for done in actor.threads.stop(0)])
     live.expect("threads that wait at last", (0, 0), watched.fault.waiting(live))
     watched.fault.expect_nothing_told(live)
 
@@ -75,7 +76,7 @@ def _have_wait(live: Live, watched: Watched, page: int) -> str:
     """Have a new thread write to ``page``, expect it to be told of, and return its number."""
     threads = f"proc/{watched.memory.actor.pid}/task"
     before = live.host.names(threads)
-    watched.memory.actor.use(watched.memory.at(page), WORD_OF_A_THREAD, WORD_OF_A_THREAD)
+    watched.memory.actor.threads.use(watched.memory.at(page), WORD_OF_A_THREAD, WORD_OF_A_THREAD)
     [thread] = set(live.host.names(threads)) - {*before}
     live.expect(f"what is told of page {page}", watched.told_of([page])[0], watched.fault.await_fault(live))
     return thread

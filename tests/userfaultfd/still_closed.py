@@ -26,7 +26,7 @@ from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 STILL_CLOSED = Area("userfaultfd/still-closed")
 

@@ -20,7 +20,7 @@ from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import MESSAGE_SIZE, PageFault, Told
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 IN_ORDER = Area("userfaultfd/told-in-order")
 
@@ -63,7 +63,7 @@ def _expect_in_order(live: Live, watched: Watched) -> None:
     downwards = [*reversed(range(PAGES))]
     for number, page in enumerate(downwards, 1):
         address = watched.memory.at(page) + watched.place(page)
-        watched.memory.actor.use(address, WORD_OF_A_THREAD, WORD_OF_A_THREAD)
+        watched.memory.actor.threads.use(address, WORD_OF_A_THREAD, WORD_OF_A_THREAD)
         _expect_waiting(live, fault, number, number)
     expect_told(downwards, (PAGES,), "at first")
     for pages, rooms in product(permutations(range(PAGES)), _ROOMS):
@@ -76,7 +76,7 @@ def _expect_in_order(live: Live, watched: Watched) -> None:
         expect_told(others, (PAGES,), f"of pages {others} when {first} was told of")
     for page in range(PAGES):
         watched.handle(page, True)
-    came = [done.came for done in watched.memory.actor.stop(0)]
+    came = [done.came for done in watched.memory.actor.threads.stop(0)]
     live.expect("what came of the accesses", PAGES * [Came.DONE], came)
     fault.expect_nothing_told(live)
 
@@ -123,14 +123,16 @@ def _expect_processes_in_order(
     for number, (reader, page) in enumerate(zip(readers, pages, strict=True), 1):
         buffer = reader.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         local, remote = (live.host.uapi.pack("2Q", address, WORD) for address in (buffer, memory.at(page)))
-        reader.repeat("process_vm_readv", memory.actor.pid, local, 1, remote, 1, 0)
+        reader.threads.repeat("process_vm_readv", memory.actor.pid, local, 1, remote, 1, 0)
         _expect_waiting(live, fault, number, number)
     told = [one for room in (1, PAGES) for one in fault.faults_at_once(live, room * MESSAGE_SIZE)]
     expected = [PageFault(Told(0), memory.at(page)) for page in pages]
     live.expect(f"what is told, in its order, of pages {pages}", expected, told)
     for reader, page in zip(readers, pages, strict=True):
         fault.copy(source, page)
-        live.expect(f"what came of the read of page {page}", [Came.DONE], [done.came for done in reader.stop(0)])
+        live.expect(
+            f"what came of the read of page {page}", [Came.DONE], [done.came for done in reader.threads.stop(0)]
+        )
         reader.end()
     memory.actor.end()
 

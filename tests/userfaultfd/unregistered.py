@@ -18,7 +18,7 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pa
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.version import KernelVersion
 
 UNREGISTERED = Area("userfaultfd/unregistered")
@@ -329,10 +329,10 @@ def _expect_woken(live: Live, memory: Memory, features: Feature) -> None:
     """Expect a thread that waits in the middle of the first page to go on when ``memory`` is no longer registered."""
     fault = Userfault(memory, Mode.MISSING, features, waits=True)
     offset = memory.size // 2
-    memory.actor.watch(memory.address + offset, WORD, WORD, 0)
+    memory.actor.threads.watch(memory.address + offset, WORD, WORD, 0)
     fault.await_fault(live)
     fault.unregister()
-    (access,) = memory.actor.stop(0)
+    (access,) = memory.actor.threads.stop(0)
     if access.came != Came.DONE:
         # who waits on is waited for again each time, for a minute
         live.fail("what came of the access", Came.DONE, access.came)

@@ -21,7 +21,8 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import value_or_signal
 from hugepage_qa.cases.userfaultfd_messages import MESSAGE_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Came
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_threads import Came
 
 WOKEN = Area("userfaultfd/woken-threads")
 
@@ -178,7 +179,7 @@ def _expect_asleep(live: Live, watched: Watched) -> None:
     poll = _EventPoll(actor, watched.fault.descriptor)
     for page in range(PAGES):
         live.expect("whether who polls is woken before there is a fault", False, poll.is_woken())
-        actor.use(watched.memory.at(page), WORD_OF_A_THREAD, WORD_OF_A_THREAD)
+        actor.threads.use(watched.memory.at(page), WORD_OF_A_THREAD, WORD_OF_A_THREAD)
         found = live.host.last_look(partial(_what_comes_of, live, actor, poll), _NEITHER.__ne__, _WOKEN_SECONDS)
         if found != _IS_WOKEN:
             # whose waiting nobody is told of may not sleep either, and what follows would be waited for in vain
@@ -192,7 +193,7 @@ def _expect_asleep(live: Live, watched: Watched) -> None:
         awake = [thread for thread, seconds in used.items() if seconds >= _AWAKE_SECONDS]
         live.expect(f"threads that use a CPU while they wait for page {page}", [], awake)
         watched.handle(page, True)
-        live.expect("what came of the access", [Came.DONE], [done.came for done in actor.stop(0)])
+        live.expect("what came of the access", [Came.DONE], [done.came for done in actor.threads.stop(0)])
     live.expect("whether who polls is woken when all are handled", False, poll.is_woken())
     watched.fault.expect_nothing_told(live)
 
@@ -209,7 +210,7 @@ def _have_all_wait(live: Live, watched: Watched) -> None:
     """Have a thread write to each page."""
     for page in range(PAGES):
         address = watched.memory.at(page) + watched.place(page)
-        watched.memory.actor.use(address, WORD_OF_A_THREAD, WORD_OF_A_THREAD)
+        watched.memory.actor.threads.use(address, WORD_OF_A_THREAD, WORD_OF_A_THREAD)
     live.host.wait_until(lambda: watched.fault.waiting(live) == (PAGES, PAGES))
     live.expect("threads that wait", (PAGES, PAGES), watched.fault.waiting(live))
 
@@ -239,7 +240,9 @@ def _expect_gone_on(live: Live, watched: Watched, others: list[int]) -> None:
 
 
 def _expect_all_done(live: Live, watched: Watched) -> None:
-    live.expect("what came of the accesses", PAGES * [Came.DONE], [done.came for done in watched.memory.actor.stop(0)])
+    live.expect(
+        "what came of the accesses", PAGES * [Came.DONE], [done.came for done in watched.memory.actor.threads.stop(0)]
+    )
     live.expect("threads that wait at last", (0, 0), watched.fault.waiting(live))
     watched.fault.expect_nothing_told(live)
 

@@ -16,7 +16,7 @@ from hugepage_qa.cases.thp_shared_memory import shared_base_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.sizes import MIB
 
 DOC, SINCE = "Documentation/admin-guide/mm/userfaultfd.rst Read-Write Protection", "7.3"
@@ -59,14 +59,14 @@ def close(memory: Memory, feature: Feature = Feature.RWP, *, waits: bool = False
 def begin_access(memory: Memory, place: int, *, writes: bool, value: int | None = None) -> None:
     """Have a thread access the words ``place`` bytes from the start, where ``value`` is, by default what was filled."""
     if writes:
-        memory.actor.use(memory.address + place, WORD, WORD)
+        memory.actor.threads.use(memory.address + place, WORD, WORD)
     else:
-        memory.actor.watch(memory.address + place, WORD, WORD, VALUE + place if value is None else value)
+        memory.actor.threads.watch(memory.address + place, WORD, WORD, VALUE + place if value is None else value)
 
 
 def end_access(live: Live, memory: Memory, place: int, *, writes: bool) -> Came:
     """Return what came of the access, and have memory as it was. Raises Failed where the thread never ends."""
-    (found,) = memory.actor.stop(0)
+    (found,) = memory.actor.threads.stop(0)
     if Came.STUCK in found.came:
         live.fail(f"what came of an access at {place:#x}, writes {writes}", "an end of it", found.came)
     if found.came == Came.DONE:

@@ -24,7 +24,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io, word_from
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import Event
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 #: what others write
 _NEW_VALUE = 1 << 41

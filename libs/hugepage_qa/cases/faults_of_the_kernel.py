@@ -12,7 +12,9 @@ from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MADV_POPULATE_WRITE
 from hugepage_qa.machine.host import CannotRun
-from hugepage_qa.process.actor import Actor, Argument, Came
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_link import Argument
+from hugepage_qa.process.actor_threads import Came
 
 _VALUE = 7
 
@@ -27,7 +29,7 @@ class _Access:
 
     def start(self, live: Live, memory: Memory) -> None:
         """Have a thread make the call, again and again until it is stopped."""
-        memory.actor.attempt(self.name, *self.arguments(live, memory))
+        memory.actor.threads.attempt(self.name, *self.arguments(live, memory))
 
 
 def _from_zeroes(live: Live, memory: Memory) -> tuple[Argument, ...]:
@@ -111,7 +113,7 @@ def _expect_refused(live: Live, memory: Memory, fault: Userfault, mode: Mode, *,
     if mode in (Mode.MISSING, Mode.MINOR):
         live.expect("base pages that are there", 0, len(memory.present_frames(1)))
     if waits:
-        memory.actor.use(memory.address, WORD, WORD)
+        memory.actor.threads.use(memory.address, WORD, WORD)
         live.expect("what the process is told of", _told(mode, writes=True), fault.await_fault(live).told)
         _handle(live, memory, fault, mode)
         _expect_came(live, memory.actor, (Came.DONE, set()))
@@ -158,7 +160,7 @@ def _expect_came(live: Live, actor: Actor, expected: tuple[Came, set[int]]) -> N
 
     Raises CannotRun where the kernel does not have the call.
     """
-    (found,) = actor.stop(0)
+    (found,) = actor.threads.stop(0)
     if found.errors == {errno.ENOSYS}:  # process_vm_readv(2) and process_vm_writev(2): madvise(2) is always there
         raise CannotRun("this kernel has no CONFIG_CROSS_MEMORY_ATTACH")
     if (found.came, set(found.errors)) != expected:

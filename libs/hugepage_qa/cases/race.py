@@ -13,7 +13,9 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.uapi import MAP_HUGETLB, MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.process.actor import Action, Actor, Argument, Came
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_link import Argument
+from hugepage_qa.process.actor_threads import Action, Came
 
 #: processes, or threads: twice as many as a throwaway machine has processors
 RACERS = 4
@@ -51,7 +53,7 @@ def clash(
     actions = [*rivals, *(by for _thread in range(RACERS - len(rivals)))]
     actor = file.actor if file else live.actor()
     flags = _flags(live, file, shared=shared or file is not None)
-    came = actor.clash(actions, _SECONDS, live.size, flags, file.descriptor if file else -1)
+    came = actor.threads.clash(actions, _SECONDS, live.size, flags, file.descriptor if file else -1)
     for rival, found in zip(rivals, came, strict=False):
         live.expect(f"what came of {rival.name}", Came.REFUSED if rival is Action.MAP_MORE else Came.DONE, found)
     beyond = reduce(or_, came[len(rivals) :]) & ~may_come
@@ -64,7 +66,7 @@ def clash_in_one_page(live: Live, size: int, *actions: Action) -> None:
     They do so at the same moment, again and again, and each finds what it has stored.
     """
     actor = live.actor()
-    came = actor.clash(actions, _THREADS_SECONDS, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, aligned=True)
+    came = actor.threads.clash(actions, _THREADS_SECONDS, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, aligned=True)
     live.expect("what came of each thread", [Came.DONE] * len(actions), came)
     actor.end()
 
@@ -89,22 +91,22 @@ class Threads:
     def call(self, name: str, *arguments: Argument, may_fail: Collection[int] = ()) -> None:
         """Make the system call ``name`` again and again; it may fail with the errors ``may_fail``, and not always."""
         self._allow(name, Came.DONE | Came.REFUSED, may_fail)
-        self._actor.repeat(name, *arguments)
+        self._actor.threads.repeat(name, *arguments)
 
     def attempt(self, name: str, *arguments: Argument) -> None:
         """Make the system call ``name`` again and again; whether it is ever done, and why not, says nothing."""
         self._allow(name, Came.DONE | Came.REFUSED, _ANY_ERROR)
-        self._actor.attempt(name, *arguments)
+        self._actor.threads.attempt(name, *arguments)
 
     def move(self, memory: Memory, other: int) -> None:
         """Move ``memory`` to the address ``other`` and back, as often as that is possible."""
         self._allow(f"a move of {memory.address:#x}", Came.DONE | Came.REFUSED, _ANY_ERROR)
-        self._actor.shuttle(memory.address, memory.length, MREMAP_MAYMOVE | MREMAP_FIXED, other)
+        self._actor.threads.shuttle(memory.address, memory.length, MREMAP_MAYMOVE | MREMAP_FIXED, other)
 
     def use(self, memory: Memory, may_come: Came = Came.DONE) -> None:
         """Store in each base page of ``memory`` words of the thread's own, and find them there the next time."""
         self._allow(f"use of {memory.address:#x}", may_come)
-        self._actor.use(memory.address, memory.length, self._live.base_page)
+        self._actor.threads.use(memory.address, memory.length, self._live.base_page)
 
     def watch(self, memory: Memory, value: int = 1, may_come: Came = Came.DONE, *, step: int | None = None) -> None:
         """Find in each base page of ``memory`` what ``fill`` has stored there, with a ``value`` of 0 nothing.
@@ -112,16 +114,16 @@ class Threads:
         With a ``step`` it is at each multiple of so many bytes.
         """
         self._allow(f"a look at {memory.address:#x}", may_come)
-        self._actor.watch(memory.address, memory.length, step or self._live.base_page, value)
+        self._actor.threads.watch(memory.address, memory.length, step or self._live.base_page, value)
 
     def reread(self, descriptor: int, length: int, step: int, value: int = 1) -> None:
         """Find the same in ``length`` bytes of a file, at each multiple of ``step``."""
         self._allow(f"a read of descriptor {descriptor}", Came.DONE)
-        self._actor.reread(descriptor, length, step, value)
+        self._actor.threads.reread(descriptor, length, step, value)
 
     def end(self, seconds: float) -> None:
         """End them after ``seconds``, and expect of each what may come of it."""
-        for (what, may_come, may_fail), found in zip(self._allowed, self._actor.stop(seconds), strict=True):
+        for (what, may_come, may_fail), found in zip(self._allowed, self._actor.threads.stop(seconds), strict=True):
             self._live.expect(f"what came of {what} that may not", Came(0), found.came & ~may_come)
             self._live.expect(f"errors of {what} that may not be", set(), set(found.errors - may_fail))
             self._live.expect(f"{what} was done", True, found.times > 0)

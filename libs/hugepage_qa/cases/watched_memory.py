@@ -11,7 +11,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import Event, PageFault, Told
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 _VALUE = 79
 #: what is told of a fault: nothing more, one of them, or both
@@ -39,7 +39,9 @@ def expect_child_watched_alike(
                 memory, fault, source = _of_generation(live, generation, make, feature | detail)
                 _expect_told(live, memory, fault, detail, unit)
                 live.expect("bytes copied", memory.size, fault.copy(source, 1))
-                live.expect("what came of the access", [Came.DONE], [done.came for done in memory.actor.stop(0)])
+                live.expect(
+                    "what came of the access", [Came.DONE], [done.came for done in memory.actor.threads.stop(0)]
+                )
                 source.actor.end()
     for generation in (1, 2):
         with live.about(f"generation {generation}"):
@@ -81,7 +83,7 @@ def _expect_told(live: Live, memory: Memory, fault: Userfault, detail: Feature, 
     """Expect a read in the midst of the second page to be told as it was asked for."""
     offset = memory.size // 2 + live.base_page + 3 * WORD
     before = live.host.names(f"proc/{memory.actor.pid}/task")
-    memory.actor.watch(memory.at(1) + offset, WORD, WORD, _VALUE + offset)
+    memory.actor.threads.watch(memory.at(1) + offset, WORD, WORD, _VALUE + offset)
     (thread,) = set(live.host.names(f"proc/{memory.actor.pid}/task")) - set(before)
     found = fault.await_fault(live)
     address = memory.at(1) + offset

@@ -5,17 +5,14 @@ import mmap
 import os
 import platform
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import Enum, Flag
 from pathlib import Path
 from typing import Protocol
 
 from hugepage_qa.kernel.uapi import SIG_BLOCK, Uapi, find_uapi
-from hugepage_qa.process.actor_link import start_link
-
-Argument = int | str | bytes
+from hugepage_qa.process.actor_link import Argument, encode, start_link
+from hugepage_qa.process.actor_threads import ActorThreads, Came
 
 _WORD = 1 << 64
 #: bytes of a set of signals
@@ -24,8 +21,6 @@ _ITIMER_REAL = 0
 _ITIMER_PROF = 2
 #: bytes of what is stored and looked at
 _LEAST_STEP = 8
-# struct repeated in repeaters.c
-_REPEATED, _REPEATED_SIZE = "5Q", 40
 
 
 class Refused(OSError):
@@ -52,43 +47,6 @@ class Fault(Exception):
         super().__init__(f"{self.signal.name} (code {code}) at {address:#x}")
 
 
-class Action(Enum):
-    """What a thread does to a mapping, or to its file, while others do theirs: act() in same_moment.c."""
-
-    TOUCH = "t"
-    READ_FIRST = "l"
-    READ_FIRST_FROM_OUTSIDE = "o"
-    COPY = "c"
-    DISCARD = "d"
-    REPLACE = "r"
-    PUNCH = "p"
-    MOVE = "v"
-    PROTECT = "w"
-    MAP_MORE = "m"
-    FORK = "k"
-
-
-class Came(Flag):
-    """What comes of an action: enum came in actor.h."""
-
-    DONE = 1
-    GONE = 2
-    WRONG = 4
-    SIGBUS = 8
-    SIGSEGV = 16
-    REFUSED = 32
-    STUCK = 64
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """What came of what a thread did again and again: ``times`` it was done, and all ``errors`` of a system call."""
-
-    times: int
-    came: Came
-    errors: frozenset[int]
-
-
 class Link(Protocol):
     """What an actor is reached through: a process, or the record of one."""
 
@@ -112,6 +70,8 @@ class Actor:
     def __init__(self, link: Link, uapi: Uapi) -> None:
         self._link = link
         self.uapi = uapi
+        self.threads = ActorThreads(self._ask, uapi)
+        """What its threads do, while others act."""
 
     @property
     def pid(self) -> int:
@@ -140,7 +100,7 @@ class Actor:
 
     def call_with_buffers(self, name: str, *arguments: Argument) -> tuple[int, tuple[bytes, ...]]:
         """Make a system call as ``call`` does and return its value and the buffers as it left them."""
-        words = self._ask("call", name, *(_encode(argument) for argument in arguments))
+        words = self._ask("call", name, *(encode(argument) for argument in arguments))
         return int(words[0]), _buffers(words[1:])
 
     def late_store(self, name: str, *arguments: Argument) -> Came:
@@ -148,7 +108,7 @@ class Actor:
 
         Returned is what came of that. Raises Refused as ``call`` does, and EFAULT where nothing can be stored before.
         """
-        return Came(int(self._ask("late-store", name, *(_encode(argument) for argument in arguments))[0]))
+        return Came(int(self._ask("late-store", name, *(encode(argument) for argument in arguments))[0]))
 
     def mmap(self, length: int, prot: int, flags: int, fd: int = -1, offset: int = 0, address: int = 0) -> int:
         """Map ``length`` bytes and return the address (mmap(2)). Raises Refused."""
@@ -205,56 +165,6 @@ class Actor:
         outcomes = int(self._ask("race", processes, round(1000 * seconds), length, flags, fd, step)[0])
         return {number for number in range(processes + 1) if outcomes >> number & 1}
 
-    def clash(
-        self, actions: Sequence[Action], seconds: float, length: int, flags: int, fd: int = -1, *, aligned: bool = False
-    ) -> list[Came]:
-        """Have a thread for each of ``actions`` do it at the same moment to ``length`` bytes that are mapped anew.
-
-        They do so for ``seconds``; returned is what came of each action, in any round. ``flags`` are MAP_*; ``fd`` is
-        emptied after a round. ``aligned`` memory begins at a multiple of ``length``, and all threads store, all over
-        it. Raises Refused where nothing can be mapped.
-        """
-        words = "".join(action.value for action in actions).encode()
-        more = [1] if aligned else []
-        _rounds, came = self._ask("clash", _encode(words), round(1000 * seconds), length, flags, fd, *more)
-        return [Came(byte) for byte in bytes.fromhex(came)]
-
-    def repeat(self, name: str, *arguments: Argument) -> None:
-        """Have a new thread make the system call ``name`` again and again until ``stop``, with copies of buffers."""
-        self._ask("repeat", name, *(_encode(argument) for argument in arguments))
-
-    def attempt(self, name: str, *arguments: Argument) -> None:
-        """Have a new thread make a system call as ``repeat`` does; it has acted when it was refused, too."""
-        self._ask("attempt", name, *(_encode(argument) for argument in arguments))
-
-    def shuttle(self, address: int, length: int, flags: int, other: int) -> None:
-        """Have a new thread move a mapping to ``other`` and back again and again until ``stop`` (mremap(2))."""
-        self._ask("shuttle", "mremap", address, length, length, flags, other)
-
-    def use(self, address: int, length: int, step: int) -> None:
-        """Have a new thread store at multiples of ``step`` and look for it later, again and again until ``stop``."""
-        self._ask("use", address, length, step)
-
-    def watch(self, address: int, length: int, step: int, value: int) -> None:
-        """Have a new thread look, at multiples of ``step``, for what ``fill`` stored in all words, until ``stop``.
-
-        A ``value`` of 0 stands for zeroes.
-        """
-        self._ask("watch", address, length, step, value)
-
-    def reread(self, descriptor: int, length: int, step: int, value: int) -> None:
-        """Have a new thread look for the same in a file, by pread(2), until ``stop``."""
-        self._ask("reread", descriptor, length, step, value)
-
-    def stop(self, seconds: float) -> list[Repeated]:
-        """End these threads after ``seconds``, or later when each has done it once; return what came of each."""
-        _zero, *buffer = self._ask("stop", round(1000 * seconds))
-        data = bytes.fromhex("".join(buffer))
-        found = (
-            self.uapi.unpack(_REPEATED, data[at : at + _REPEATED_SIZE]) for at in range(0, len(data), _REPEATED_SIZE)
-        )
-        return [Repeated(times, Came(came), _errors(words)) for times, came, *words in found]
-
     def tag(self, address: int, length: int, tag: int) -> None:
         """Give ``length`` bytes a ``tag``, which pointers to them need to have then (arm64, MTE). Raises Fault."""
         self._ask("tag", address, length, tag)
@@ -277,7 +187,7 @@ class Actor:
         Its environment is ``variable`` (NAME=value) alone if one is given, and it gets ``arguments`` of ``length``
         bytes each; returned is how many of these arrive as others.
         """
-        more = [_encode(variable) if variable else 0, arguments, length] if variable or arguments else []
+        more = [encode(variable) if variable else 0, arguments, length] if variable or arguments else []
         return int(self._ask("exec", *more)[0])
 
     def wake(self, word: int, other: int) -> tuple[int, int]:
@@ -326,18 +236,6 @@ def start_actor(program: Path) -> Iterator[Actor]:
     """Start the actor ``program`` (``build.build_actor``); it ends when the block does, and so do those it forked."""
     with start_link(program) as link:
         yield Actor(link, find_uapi(platform.machine()))
-
-
-def _encode(argument: Argument) -> str:
-    if isinstance(argument, int):
-        return str(argument)
-    data = os.fsencode(argument) + b"\0" if isinstance(argument, str) else argument
-    return f"x{data.hex()}"
-
-
-def _errors(words: Sequence[int]) -> frozenset[int]:
-    """Return the numbers of the bits that are set."""
-    return frozenset(at for at in range(64 * len(words)) if words[at // 64] >> at % 64 & 1)
 
 
 def _buffers(words: Iterable[str]) -> tuple[bytes, ...]:

@@ -13,6 +13,9 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.process.child import Child, RunningProcess
 from hugepage_qa.process.process_table import stat_fields, state_and_cpu_seconds
 
+#: of a request: a number, a path or a buffer
+Argument = int | str | bytes
+
 # PACKET in actor.h
 _PACKET = 65536
 
@@ -30,6 +33,14 @@ class ActorGone(Exception):
 
 class ActorStarved(Exception):
     """The actor has not had enough of a CPU to answer: nothing can be said of the kernel."""
+
+
+def encode(argument: Argument) -> str:
+    """Return an argument as the word of a request that stands for it."""
+    if isinstance(argument, int):
+        return str(argument)
+    data = os.fsencode(argument) + b"\0" if isinstance(argument, str) else argument
+    return f"x{data.hex()}"
 
 
 def packet(text: str) -> bytes:

@@ -8,7 +8,7 @@ from tests.unit.cases.lies import instead, lied_to
 from tests.unit.cases.recorded import Recorded, recorded_cases
 
 from hugepage_qa.cases.result import Verdict
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 
 OF_THE_KERNEL = [one for one in recorded_cases() if one.case.name.startswith("faults-of-the-kernel")]
 

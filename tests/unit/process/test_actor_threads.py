@@ -8,7 +8,8 @@ from itertools import product
 import pytest
 
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.process.actor import Action, Actor, Came
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_threads import Action, Came
 
 PAGE = mmap.PAGESIZE
 WRITABLE = mmap.PROT_READ | mmap.PROT_WRITE
@@ -32,24 +33,24 @@ def test_those_that_race_tell_how_many_of_them_could_store(actor: Actor) -> None
 
 def test_threads_that_clash_tell_what_came_of_each_action(actor: Actor) -> None:
     touch, done = Action.TOUCH, Came.DONE
-    assert actor.clash([touch] * 4, 0.1, PAGE, PRIVATE) == [done] * 4
+    assert actor.threads.clash([touch] * 4, 0.1, PAGE, PRIVATE) == [done] * 4
     fd = actor.call("memfd_create", "file", 0)
     actor.call("ftruncate", fd, PAGE)
     # nothing is behind the end of an empty file
-    assert actor.clash([touch] * 2, 0, PAGE, mmap.MAP_SHARED, fd) == [Came.SIGBUS] * 2
+    assert actor.threads.clash([touch] * 2, 0, PAGE, mmap.MAP_SHARED, fd) == [Came.SIGBUS] * 2
     with pytest.raises(OSError, match="EBADF"):
-        actor.clash([touch], 0, PAGE, mmap.MAP_SHARED, 99)
+        actor.threads.clash([touch], 0, PAGE, mmap.MAP_SHARED, 99)
     for actions in (0, 33):
         with pytest.raises(ValueError, match="malformed"):
-            actor.clash([touch] * actions, 0, PAGE, PRIVATE)
+            actor.threads.clash([touch] * actions, 0, PAGE, PRIVATE)
 
 
 def test_threads_store_all_over_memory_that_is_aligned(actor: Actor) -> None:
     ways = Action.TOUCH, Action.READ_FIRST, Action.READ_FIRST_FROM_OUTSIDE, Action.TOUCH
     for actions, pages in product((ways, ways[:2]), (1, 4)):
-        assert actor.clash(actions, 0.1, pages * PAGE, PRIVATE, aligned=True) == [Came.DONE] * len(actions)
+        assert actor.threads.clash(actions, 0.1, pages * PAGE, PRIVATE, aligned=True) == [Came.DONE] * len(actions)
     fd = actor.call("memfd_create", "file", 0)
-    came = actor.clash(ways[:3], 0, PAGE, mmap.MAP_SHARED, fd, aligned=True)
+    came = actor.threads.clash(ways[:3], 0, PAGE, mmap.MAP_SHARED, fd, aligned=True)
     # nothing is behind the end of an empty file
     assert came == [Came.SIGBUS, Came.SIGBUS, Came.REFUSED]
 
@@ -68,7 +69,7 @@ def test_threads_store_all_over_memory_that_is_aligned(actor: Actor) -> None:
 def test_what_is_done_to_a_mapping_shows_in_what_came_of_those_that_write(
     actor: Actor, rival: Action, may_come: Came
 ) -> None:
-    *writers, rivals = actor.clash([Action.TOUCH] * 3 + [rival], 0.3, PAGE, PRIVATE)
+    *writers, rivals = actor.threads.clash([Action.TOUCH] * 3 + [rival], 0.3, PAGE, PRIVATE)
     assert rivals is Came.DONE
     for came in writers:
         assert came & ~may_come == Came(0)
@@ -77,17 +78,17 @@ def test_what_is_done_to_a_mapping_shows_in_what_came_of_those_that_write(
 def test_threads_find_what_they_store(actor: Actor) -> None:
     address = actor.mmap(4 * PAGE, WRITABLE, PRIVATE)
     for _thread in range(3):
-        actor.use(address, 4 * PAGE, PAGE)
-    for one in actor.stop(0.1):
+        actor.threads.use(address, 4 * PAGE, PAGE)
+    for one in actor.threads.stop(0.1):
         assert (one.came, one.errors) == (Came.DONE, frozenset())
         assert one.times > 0
 
 
 def test_threads_see_what_a_call_of_another_does_to_their_memory(actor: Actor) -> None:
     address = actor.mmap(4 * PAGE, WRITABLE, PRIVATE)
-    actor.use(address, 4 * PAGE, PAGE)
-    actor.repeat("madvise", address, 4 * PAGE, mmap.MADV_DONTNEED)
-    user, call = actor.stop(0.3)
+    actor.threads.use(address, 4 * PAGE, PAGE)
+    actor.threads.repeat("madvise", address, 4 * PAGE, mmap.MADV_DONTNEED)
+    user, call = actor.threads.stop(0.3)
     assert Came.GONE in user.came
     assert call.came is Came.DONE
 
@@ -97,21 +98,21 @@ def test_what_is_filled_is_watched_in_memory_and_in_files(actor: Actor) -> None:
     actor.call("ftruncate", file, 2 * PAGE)
     address = actor.mmap(2 * PAGE, WRITABLE, mmap.MAP_SHARED, file)
     for value in (0, 7):
-        actor.watch(address, 2 * PAGE, PAGE, value)
-        actor.reread(file, 2 * PAGE, PAGE, value)
-        assert [one.came for one in actor.stop(0.01)] == [Came.DONE, Came.DONE]
+        actor.threads.watch(address, 2 * PAGE, PAGE, value)
+        actor.threads.reread(file, 2 * PAGE, PAGE, value)
+        assert [one.came for one in actor.threads.stop(0.01)] == [Came.DONE, Came.DONE]
         actor.fill(address, 2 * PAGE, 8, 7)
     actor.write(address + PAGE, 1)
-    actor.watch(address, 2 * PAGE, PAGE, 7)
-    actor.reread(file, 3 * PAGE, PAGE, 7)
-    memory, in_file = actor.stop(0.01)
+    actor.threads.watch(address, 2 * PAGE, PAGE, 7)
+    actor.threads.reread(file, 3 * PAGE, PAGE, 7)
+    memory, in_file = actor.threads.stop(0.01)
     assert Came.WRONG in memory.came
     assert Came.WRONG | Came.REFUSED in in_file.came
 
 
 def test_a_call_that_is_attempted_need_not_be_done(actor: Actor) -> None:
-    actor.attempt("madvise", PAGE // 2, PAGE, mmap.MADV_DONTNEED)
-    (attempted,) = actor.stop(0.01)
+    actor.threads.attempt("madvise", PAGE // 2, PAGE, mmap.MADV_DONTNEED)
+    (attempted,) = actor.threads.stop(0.01)
     assert (attempted.came, attempted.errors) == (Came.REFUSED, frozenset({errno.EINVAL}))
     assert attempted.times > 0
 
@@ -119,9 +120,9 @@ def test_a_call_that_is_attempted_need_not_be_done(actor: Actor) -> None:
 def test_a_mapping_that_shuttles_is_there_and_away_with_what_it_holds(actor: Actor) -> None:
     address, room = (actor.mmap(4 * PAGE, WRITABLE, PRIVATE) for _mapping in range(2))
     actor.fill(address, 4 * PAGE, 8, 7)
-    actor.watch(address, 4 * PAGE, PAGE, 7)
-    actor.shuttle(address, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, room)
-    watching, moving = actor.stop(0.3)
+    actor.threads.watch(address, 4 * PAGE, PAGE, 7)
+    actor.threads.shuttle(address, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, room)
+    watching, moving = actor.threads.stop(0.3)
     assert Came.WRONG not in watching.came
     assert (moving.came, moving.errors) == (Came.DONE, frozenset())
     # an even or an odd number of times
@@ -132,10 +133,10 @@ def test_a_mapping_that_shuttles_is_there_and_away_with_what_it_holds(actor: Act
 def test_errors_of_a_repeated_call_are_told_beside_its_successes(actor: Actor) -> None:
     address = actor.mmap(PAGE, WRITABLE, PRIVATE)
     fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED_NOREPLACE
-    actor.repeat("mmap", address, PAGE, WRITABLE, fixed, -1, 0)
-    actor.repeat("munmap", address, PAGE)
-    actor.use(address, PAGE, PAGE)
-    mapping, unmapping, user = actor.stop(0.3)
+    actor.threads.repeat("mmap", address, PAGE, WRITABLE, fixed, -1, 0)
+    actor.threads.repeat("munmap", address, PAGE)
+    actor.threads.use(address, PAGE, PAGE)
+    mapping, unmapping, user = actor.threads.stop(0.3)
     assert (mapping.came, mapping.errors) == (Came.DONE | Came.REFUSED, frozenset({errno.EEXIST}))
     assert (unmapping.came, unmapping.errors) == (Came.DONE, frozenset())
     assert Came.SIGSEGV in user.came
@@ -143,9 +144,9 @@ def test_errors_of_a_repeated_call_are_told_beside_its_successes(actor: Actor) -
 
 def test_a_buffer_of_a_repeated_call_is_its_own(actor: Actor) -> None:
     file = actor.call("memfd_create", "repeated", 0)
-    actor.repeat("pwrite64", file, bytes([7] * 8), 8, 0)
+    actor.threads.repeat("pwrite64", file, bytes([7] * 8), 8, 0)
     actor.call("pwrite64", file, bytes(8), 8, 8)
-    (writing,) = actor.stop(0)
+    (writing,) = actor.threads.stop(0)
     assert writing.came is Came.DONE
     _length, (read,) = actor.call_with_buffers("pread64", file, bytes(16), 16, 0)
     assert read == bytes([7] * 8 + [0] * 8)
@@ -153,6 +154,6 @@ def test_a_buffer_of_a_repeated_call_is_its_own(actor: Actor) -> None:
 
 def test_a_child_has_none_of_the_threads(actor: Actor) -> None:
     address = actor.mmap(PAGE, WRITABLE, PRIVATE)
-    actor.use(address, PAGE, PAGE)
-    assert actor.fork().stop(0) == []
-    assert len(actor.stop(0)) == 1
+    actor.threads.use(address, PAGE, PAGE)
+    assert actor.fork().threads.stop(0) == []
+    assert len(actor.threads.stop(0)) == 1

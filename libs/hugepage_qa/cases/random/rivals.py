@@ -27,7 +27,8 @@ from hugepage_qa.kernel.uapi import (
 )
 from hugepage_qa.oracle.issue_tables import ALL_ISSUES
 from hugepage_qa.oracle.known_issues import Quirk
-from hugepage_qa.process.actor import Came, Fault
+from hugepage_qa.process.actor import Fault
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.version import KernelVersion
 
 

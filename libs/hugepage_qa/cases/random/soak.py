@@ -29,7 +29,7 @@ from hugepage_qa.kernel.tree import size_directories
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import Rule
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.sizes import MIB
 
 SOAK = Area("soak")

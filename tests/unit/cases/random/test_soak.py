@@ -13,7 +13,7 @@ from tests.unit.cases.transcript import Event
 from hugepage_qa.cases.random.rivals import RIVALS, Kind
 from hugepage_qa.cases.random.soak import SOAK, Race, draw_race, soak_case
 from hugepage_qa.cases.result import Verdict
-from hugepage_qa.process.actor import Came
+from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -21,23 +20,15 @@ from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDev
 from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
 from hugepage_qa.qemu.guest.libvirt_host import LibvirtHost
+from hugepage_qa.qemu.guest.libvirt_log import is_without_a_reason, last_said
 from hugepage_qa.qemu.guest.libvirt_migration import LibvirtMigration, destination
 
 # what an emulated guest does on a busy machine takes minutes
 _END_SECONDS = 300.0
 _PAUSE_SECONDS = 0.02
 
-
 #: the model of a memory device
 _VIRTIO_MEM = "virtio-mem"
-
-#: on a busy machine QEMU may end between its socket and libvirt's connect(2), or before libvirt finds what it said:
-#: then only the log tells why
-_WITHOUT_A_REASON = re.compile(r"failed to connect to monitor socket|process exited while connecting to monitor$")
-#: in the log, before what QEMU says after a start
-_STARTING = ": starting up "
-#: with a time before it or without; the command line in the log has no colon there
-_SAID_BY_QEMU = re.compile(r"(?:^|Z )(?:\S*/)?qemu[\w-]*: ")
 
 
 class LibvirtDriver(LibvirtHost):
@@ -67,9 +58,9 @@ class LibvirtDriver(LibvirtHost):
         try:
             self._create(name, paused)
         except GuestError as error:
-            if not _WITHOUT_A_REASON.search(str(error)):
+            if not is_without_a_reason(str(error)):
                 raise
-            raise GuestError(f"{error}: {self._said(name, str(error))}") from error
+            raise GuestError(f"{error}: {last_said(self._daemon, name, str(error))}") from error
 
     def _create(self, name: str, paused: bool) -> None:
         flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
@@ -77,23 +68,7 @@ class LibvirtDriver(LibvirtHost):
 
     def said(self, name: str) -> str:
         """Return the last line that the QEMU of a domain said since its start. Raises InputError."""
-        return self._said(name, "it was refused")
-
-    def _said(self, name: str, message: str) -> str:
-        """Return the last line that the QEMU of a domain said since its start, which libvirt refused with ``message``.
-
-        Raises InputError where that is not known.
-        """
-        # <root>/run/libvirt/qemu/<name>.pid
-        root = self._daemon.pid_file(name).parents[3]
-        try:
-            log = (root / "var/log/libvirt/qemu" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise InputError(f"{name}: {message}, and its log cannot be read: {error}") from error
-        lines = [line for line in log.rpartition(_STARTING)[2].splitlines() if _SAID_BY_QEMU.search(line)]
-        if not lines:
-            raise InputError(f"{name}: {message}, and its log does not tell why")
-        return lines[-1]
+        return last_said(self._daemon, name, "it was refused")
 
     def race(self, names: Sequence[str]) -> list[str]:
         with ThreadPoolExecutor(len(names)) as threads:

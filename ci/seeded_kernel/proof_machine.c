@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/loop.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
 #include <signal.h>
@@ -396,8 +397,8 @@ UNUSED static int tmpfs_file(const char *options)
 	return open("/mnt/f", O_RDWR | O_CREAT, 0600);
 }
 
-/* Swap of 16 MiB in a file on the disk, until swap_off(). */
-UNUSED static void swap_on(void)
+/* A file on the disk with 16 MiB of swap. */
+static int swap_file(void)
 {
 	static char page[4096];
 	int fd;
@@ -412,12 +413,55 @@ UNUSED static void swap_on(void)
 	memcpy(page + 4086, "SWAPSPACE2", 10);
 	pwrite(fd, page, sizeof(page), 0);
 	fsync(fd);
-	close(fd);
+	return fd;
+}
+
+/* Swap of 16 MiB in a file on the disk, until swap_off(). */
+UNUSED static void swap_on(void)
+{
+	close(swap_file());
 	if (syscall(SYS_swapon, "/disk/swap", 0))
 		printf("no swap: %s\n", strerror(errno));
 }
 
 UNUSED static void swap_off(void) { syscall(SYS_swapoff, "/disk/swap"); }
+
+/* The same on a block device, until swap_device_off(): the kernel splits huge pages that go to a file. */
+UNUSED static void swap_device_on(void)
+{
+	int fd = swap_file(), device = open("/dev/loop0", O_RDWR);
+
+	if (ioctl(device, LOOP_SET_FD, fd) || syscall(SYS_swapon, "/dev/loop0", 0))
+		printf("no swap: %s\n", strerror(errno));
+	close(device);
+	close(fd);
+}
+
+UNUSED static void swap_device_off(void)
+{
+	int device = open("/dev/loop0", O_RDWR);
+
+	syscall(SYS_swapoff, "/dev/loop0");
+	ioctl(device, LOOP_CLR_FD, 0);
+	close(device);
+}
+
+/*
+ * Give a controller to version 2. Groups of version 1 go some time after they were removed, and one that is there when
+ * its hierarchy is unmounted keeps that, and the controller, until it is unmounted once more.
+ */
+static void take_controller(const char *name)
+{
+	char taken[16];
+
+	snprintf(taken, sizeof(taken), "+%s", name);
+	mkdir("/cg-left", 0700);
+	for (int wait = 0; put("/cg/cgroup.subtree_control", taken) && wait < 200; wait++) {
+		if (!mount("none", "/cg-left", "cgroup", 0, name))
+			umount2("/cg-left", 0);
+		usleep(100000);
+	}
+}
 
 /* A new control group of version 2. */
 UNUSED static void group(const char *name)
@@ -426,11 +470,9 @@ UNUSED static void group(const char *name)
 
 	mkdir("/cg", 0700);
 	mount("none", "/cg", "cgroup2", 0, "");
-	/* version 1 may have had one of the controllers until just now, or keep it: written apart the other one is there */
-	for (int wait = 0; put("/cg/cgroup.subtree_control", "+memory") && wait < 200; wait++)
-		usleep(100000);
-	for (int wait = 0; put("/cg/cgroup.subtree_control", "+hugetlb") && wait < 200; wait++)
-		usleep(100000);
+	/* version 1 may have had one of the controllers until just now, or keep it: taken apart the other one is there */
+	take_controller("memory");
+	take_controller("hugetlb");
 	snprintf(path, sizeof(path), "/cg/%s", name);
 	rmdir(path);
 	mkdir(path, 0700);

@@ -1,8 +1,17 @@
-"""Memory that is added to a machine busy in huge pages: the pool, which had no room, uses it."""
+"""Memory that is added to a machine busy in huge pages, whose pool had no room and uses it, and to which zone."""
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.memory_blocks import expect_total, read_total, take_a_block
+from hugepage_qa.cases.memory_blocks import (
+    MOVABLE,
+    ONLINE,
+    ONLINE_KERNEL,
+    ONLINE_MOVABLE,
+    blocks_within_zones,
+    expect_total,
+    read_total,
+    take_a_block,
+)
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
 from hugepage_qa.cases.thp_policy import huge_pages
@@ -14,6 +23,7 @@ ADDED_MEMORY = Area("pool/added-memory", sizes=Sizes.BUDDY)
 DOC = "Documentation/admin-guide/mm/memory-hotplug.rst"
 #: more than any machine has
 _ALL = 1 << 30
+_POLICY = "sys/module/memory_hotplug/parameters/online_policy"
 
 
 @ADDED_MEMORY.case(
@@ -47,6 +57,33 @@ def added_to_a_busy_machine(live: Live) -> None:
         live.set_nr(2)
     memory.actor.end()
     live.expect_pool(nr=2, free=2)
+
+
+@ADDED_MEMORY.case(
+    "a block of memory from within a kernel zone, of each zone and node, comes back to that zone when it is added again,"
+    " for whatever lies there or for the kernel, to Movable for what can be moved alone, and to its zone again after"
+    " that; while it is away valid_zones names its zone first",
+    f"{DOC} Onlining Memory Blocks, state, valid_zones; mm/memory_hotplug.c zone_for_pfn_range()",
+    sizes=Sizes.ONCE,
+)
+def back_to_its_zone(live: Live) -> None:
+    if live.host.read(_POLICY) not in (None, "contig-zones\n"):  # since Linux 5.15
+        raise CannotRun("the kernel chooses a zone by how much memory each has: auto-movable")
+    judged = 0
+    for block, zone in blocks_within_zones(live):
+        for how, to in ((ONLINE_MOVABLE, MOVABLE), (ONLINE_KERNEL, zone), (ONLINE, zone)):
+            if not block.is_taken(live):
+                break
+            live.when_actors_have_ended(block.put_back, live)
+            with live.about(f"block {block.number} of {zone}, {how}"):
+                block.expect_zone(live, zone)
+                block.add(live, how)
+                block.expect_zone(live, to)
+            judged += 1
+        if block.zone(live) == MOVABLE:
+            live.when_actors_have_ended(block.make_ordinary, live)
+    if not judged:
+        raise CannotRun("each block of memory within a zone has pages that cannot be moved")
 
 
 class AddedMemory(LiveTest):

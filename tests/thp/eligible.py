@@ -1,21 +1,28 @@
 """THPeligible of smaps: by what is mapped, where, how long it is, policy and advice, whoever has touched it."""
 
 import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.file_text import need_eligible, needs_advice
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.text_program import start_again
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import ADVICES, allows, set_policy
 from hugepage_qa.cases.thp_shared_memory import mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.program_text import Kind
+from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.text_program_build import Recipe
 
 ELIGIBLE = Area("thp/eligible", sizes=Sizes.ONCE)
 
@@ -27,6 +34,8 @@ _ROOM = 3
 #: how long files are, in huge pages: they end behind all that is mapped of them
 _FILE = 4
 _VALUE = 5
+_EXECUTABLE = mmap.PROT_READ | mmap.PROT_EXEC
+_KINDS = {mmap.MAP_PRIVATE: "private", mmap.MAP_SHARED: "shared"}
 _OF_SHARED = ("always", "within_size", "advise", "never", "deny", "force")
 
 
@@ -164,6 +173,40 @@ def _allows_shared(policy: str, advice: int | None) -> bool:
 
 
 @ELIGIBLE.case(
+    "THPeligible is 1 of text that may be huge, mapped privately or shared, that policy and advice give huge pages, and"
+    " 0 of others, and where its base pages lie elsewhere in a huge page than in the file, advised or not",
+    f"{PROC_DOC}; {THP_DOC} enabled; {SOURCE}, file_thp_enabled()",
+    since="6.1",  # before, neither policy nor advice was asked
+)
+def eligible_text(live: Live) -> None:
+    if needs_advice(live):
+        raise CannotRun("the modes of hugetext decide what text becomes huge")
+    let_nobody_else_act(live)
+    set_policy(live, "always")
+    library = start_again(live, live.host.build_text(Recipe(pmd_size(live), kind=Kind.LIBRARY)))
+    need_eligible(live, library)
+    for policy in ("always", "madvise", "never"):
+        set_policy(live, policy)
+        actor = live.actor()
+        text = live.open(actor, library.built.file, os.O_RDONLY)
+        # the file may end before what is mapped of it does: nobody touches that
+        for kind, (advice, place) in product(
+            (mmap.MAP_PRIVATE, mmap.MAP_SHARED),
+            _rows(live, policy == "always", _shared_places(pmd_size(live), live.base_page)),
+        ):
+            address = room_for(actor, _ROOM, pmd_size(live)) + place.start
+            actor.mmap(place.length, _EXECUTABLE, kind | MAP_FIXED, text, place.offset, address)
+            memory = Memory(live, actor, address, 1, place.length)
+            if advice is not None:
+                memory.advise(advice)
+            eligible = allows(policy, "inherit", advice) and _has_a_whole_page(live, place, is_of_a_file=True)
+            with live.about(f"{policy}, {_KINDS[kind]}, advice {advice}, {place}"):
+                live.expect("THPeligible", eligible, memory.smaps().thp_eligible)
+            memory.unmap()
+        actor.end()
+
+
+@ELIGIBLE.case(
     "THPeligible is 0 of pages of a pool, private and shared, whatever policy there is: they are no transparent ones",
     f"{PROC_DOC}; {SOURCE}",
     since="5.0",
@@ -204,9 +247,7 @@ def _expect_eligible(
     memory = Memory(live, actor, address, 1, place.length)
     if advice is not None:
         memory.advise(advice)
-    is_in_phase = kind == mmap.MAP_PRIVATE or (place.start - place.offset) % size == 0
-    border = -(-place.start // size) * size
-    eligible = allowed and is_in_phase and border + size <= place.start + place.length
+    eligible = allowed and _has_a_whole_page(live, place, is_of_a_file=kind == mmap.MAP_SHARED)
     for state, value in (("untouched", None), ("read", 0), ("written", _VALUE)):
         if value is not None:
             if value:
@@ -214,6 +255,14 @@ def _expect_eligible(
             live.expect(f"what it holds, {state}", value, memory.read())
         live.expect(f"THPeligible, {state}", eligible, memory.smaps().thp_eligible)
     memory.unmap()
+
+
+def _has_a_whole_page(live: Live, place: _Place, *, is_of_a_file: bool) -> bool:
+    """Tell whether a huge page lies in ``place`` as a whole, and in its file, if it has one, in the same way."""
+    size = pmd_size(live)
+    border = -(-place.start // size) * size
+    is_in_phase = not is_of_a_file or (place.start - place.offset) % size == 0
+    return is_in_phase and border + size <= place.start + place.length
 
 
 class ThpEligible(LiveTest):

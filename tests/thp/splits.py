@@ -2,10 +2,11 @@
 
 import errno
 import mmap
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change, read_counters
-from hugepage_qa.cases.debugfs import expect_split, write_debugfs
+from hugepage_qa.cases.debugfs import expect_split, open_debugfs, write_debugfs
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
@@ -234,6 +235,31 @@ def refused(live: Live) -> None:
             live.expect_errno(number, write_debugfs, live, SPLIT, words)
             memory.expect_huge()
     memory.expect_filled()
+
+
+@SPLITS.case(
+    "a write to split_huge_pages returns the length of all that is written, for all of the machine, for a process and"
+    " for a file, with an order, an end of the line, both or neither, whether there is a huge page to split or none is"
+    " left",
+    f"write(2); {THP_DOC}; mm/huge_memory.c split_huge_pages_write()",
+    since="5.13",
+)
+def lengths_that_are_told(live: Live) -> None:
+    let_nobody_else_act(live)
+    path, memory = f"{mount_tmpfs(live, 'always')}/file", huge_pages(live)
+    filled_file(live, path, 1)
+    actor = live.actor()
+    split = open_debugfs(live, actor, SPLIT)
+    of_a_process = f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x}"
+    of_a_file = f"{path},0x0,{pmd_size(live) // live.base_page:#x}"
+    # of the machine at last: nothing is left for the others then; an order more is passed over before Linux 6.9
+    for which, order, end in product((of_a_process, of_a_file, "1"), ("", ",0"), ("", "\n")):
+        if which == "1" and order:
+            continue
+        words = f"{which}{order}{end}"
+        with live.about(repr(words)):
+            written = actor.call("write", split, words.encode(), len(words))
+            live.expect("bytes that are written", len(words), written)
 
 
 def _of_files(live: Live, point: str) -> dict[str, Memory]:

@@ -1,10 +1,12 @@
 """debugfs for a case: files of the memory management that no other file system has."""
 
 import errno
+import os
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.process.actor import Actor
 
 _ATTEMPTS = 3
 
@@ -24,16 +26,36 @@ def mount_debugfs(live: Live) -> str:
 
 def write_debugfs(live: Live, name: str, text: str) -> None:
     """Write to a file of debugfs. Raises CannotRun where there is none, and where a locked down kernel refuses it."""
+    path = _find(live, name)
+    try:
+        live.host.write(path, text)
+    except OSError as error:
+        raise _cannot_write(error) from error
+
+
+def open_debugfs(live: Live, actor: Actor, name: str) -> int:
+    """Have ``actor`` open a file of debugfs to write, and return its descriptor. Raises as ``write_debugfs`` does."""
+    path = _find(live, name)
+    try:
+        return live.open(actor, f"/{path}", os.O_WRONLY)
+    except OSError as error:
+        raise _cannot_write(error) from error
+
+
+def _find(live: Live, name: str) -> str:
+    """Return the path of a file of debugfs, without the leading slash. Raises CannotRun where there is none."""
     point = mount_debugfs(live)
     directory, _slash, file = f"{point}/{name}".rpartition("/")
     if file not in live.host.names(directory):
         raise CannotRun(f"this kernel has no {name} in debugfs")
-    try:
-        live.host.write(f"{point}/{name}", text)
-    except OSError as error:
-        if error.errno != errno.EPERM:
-            raise
-        raise CannotRun("this kernel is locked down: debugfs cannot be written (kernel_lockdown(7))") from error
+    return f"{point}/{name}"
+
+
+def _cannot_write(error: OSError) -> Exception:
+    """Return what to raise for an ``error``: that of a locked down kernel is a reason not to run."""
+    if error.errno != errno.EPERM:
+        return error
+    return CannotRun("this kernel is locked down: debugfs cannot be written (kernel_lockdown(7))")
 
 
 def split_all(live: Live) -> None:

@@ -5,6 +5,7 @@ Documentation/admin-guide/mm/memory-hotplug.rst.
 
 import errno
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -17,9 +18,13 @@ from hugepage_qa.process.actor_link import ActorGone
 
 _DIRECTORY = "sys/devices/system/memory"
 _BLOCK, _NODE = "memory", "node"
-_ONLINE, _OFFLINE = "online", "offline"
+ONLINE, _OFFLINE = "online", "offline"
+#: for the kernel zone that it is of
+ONLINE_KERNEL = "online_kernel"
 #: so that nothing lies in it but what can be moved (ZONE_MOVABLE)
-_ONLINE_MOVABLE = "online_movable"
+ONLINE_MOVABLE = "online_movable"
+#: what valid_zones shows of such, and of blocks of several zones
+MOVABLE, _SEVERAL = "Movable", "none"
 #: it has pages that cannot be moved, or that others hold for the moment
 _NOT_TAKEN = (errno.EBUSY, errno.EAGAIN, errno.EINVAL, errno.ENOMEM)
 _TRIED = 32
@@ -59,7 +64,7 @@ class MemoryBlock:
             actor.end()
         return True
 
-    def add(self, live: Live, how: str = _ONLINE) -> None:
+    def add(self, live: Live, how: str = ONLINE) -> None:
         """Add it again, by default for whatever lies in memory that was added. Raises Refused."""
         live.host.write(self._state, how)
 
@@ -87,9 +92,25 @@ class MemoryBlock:
         """Return what the kernel shows of it, such as online."""
         return (live.host.read(self._state) or "").strip()
 
+    def expect_zone(self, live: Live, zone: str) -> None:
+        """Expect ``zone`` to be the one it is of, or that it would be of if it was added. Raises Failed."""
+        found = (live.host.observe(self._zones) or "").split()[:1]
+        if found != [zone]:
+            # what is added to a wrong zone is counted there
+            live.fail(f"the first of valid_zones, {self.state(live)}", [zone], found)
+
+    def zone(self, live: Live) -> str | None:
+        """Return the zone that it is of, None where it has none for itself, or the kernel does not tell."""
+        name = (live.host.read(self._zones) or _SEVERAL).strip()
+        return None if name == _SEVERAL else name
+
     @property
     def _state(self) -> str:
         return f"{_DIRECTORY}/{_BLOCK}{self.number}/state"
+
+    @property
+    def _zones(self) -> str:
+        return f"{_DIRECTORY}/{_BLOCK}{self.number}/valid_zones"
 
 
 def memory_blocks(live: Live) -> Iterator[MemoryBlock]:
@@ -105,8 +126,22 @@ def memory_blocks(live: Live) -> Iterator[MemoryBlock]:
     names = [name.removeprefix(_BLOCK) for name in live.host.names(_DIRECTORY)]
     for number in sorted((int(name) for name in names if name.isdigit()), reverse=True):
         block = MemoryBlock(number, int(size, 16))
-        if block.state(live) == _ONLINE:
+        if block.state(live) == ONLINE:
             yield block
+
+
+def blocks_within_zones(live: Live) -> Iterator[tuple[MemoryBlock, str]]:
+    """Yield the blocks that have others of their kernel zone and node before and behind them, and that zone.
+
+    Where the first or the last one of a zone goes the zone ends there (shrink_zone_span() in mm/memory_hotplug.c).
+    Raises CannotRun as above.
+    """
+    of_zones = defaultdict(list)
+    for block in memory_blocks(live):
+        of_zones[block.node(live), block.zone(live)].append(block)
+    for (_node, zone), blocks in of_zones.items():
+        if zone not in (None, MOVABLE):
+            yield from ((block, zone) for block in blocks[1:-1])
 
 
 def take_a_block(live: Live) -> MemoryBlock:
@@ -131,7 +166,7 @@ def take_and_make_movable(live: Live) -> MemoryBlock:
     Raises CannotRun as above.
     """
     block = take_a_block(live)
-    block.add(live, _ONLINE_MOVABLE)
+    block.add(live, ONLINE_MOVABLE)
     live.when_actors_have_ended(block.make_ordinary, live)
     return block
 

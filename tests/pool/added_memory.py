@@ -60,9 +60,9 @@ def added_to_a_busy_machine(live: Live) -> None:
 
 
 @ADDED_MEMORY.case(
-    "a block of memory from within a kernel zone, of each zone and node, comes back to that zone when it is added again,"
-    " for whatever lies there or for the kernel, to Movable for what can be moved alone, and to its zone again after"
-    " that; while it is away valid_zones names its zone first",
+    "a block of memory from within a kernel zone, of each zone and node, comes back to that zone when it is added for"
+    " whatever lies there or for the kernel, to Movable for what can be moved alone, and to its zone again after that;"
+    " while it is away valid_zones names its zone first",
     f"{DOC} Onlining Memory Blocks, state, valid_zones; mm/memory_hotplug.c zone_for_pfn_range()",
     sizes=Sizes.ONCE,
 )
@@ -71,10 +71,10 @@ def back_to_its_zone(live: Live) -> None:
         raise CannotRun("the kernel chooses a zone by how much memory each has: auto-movable")
     judged = 0
     for block, zone in blocks_within_zones(live):
+        live.when_actors_have_ended(block.put_back, live)
         for how, to in ((ONLINE_MOVABLE, MOVABLE), (ONLINE_KERNEL, zone), (ONLINE, zone)):
             if not block.is_taken(live):
                 break
-            live.when_actors_have_ended(block.put_back, live)
             with live.about(f"block {block.number} of {zone}, {how}"):
                 block.expect_zone(live, zone)
                 block.add(live, how)

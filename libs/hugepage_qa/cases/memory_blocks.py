@@ -96,7 +96,7 @@ class MemoryBlock:
         """Expect ``zone`` to be the one it is of, or that it would be of if it was added. Raises Failed."""
         found = (live.host.observe(self._zones) or "").split()[:1]
         if found != [zone]:
-            # what is added to a wrong zone is counted there
+            # added to a wrong zone, it would be a part of that
             live.fail(f"the first of valid_zones, {self.state(live)}", [zone], found)
 
     def zone(self, live: Live) -> str | None:

@@ -49,6 +49,7 @@ _WITHOUT_HUGE_PAGES = {
     "eligible-files",
     "eligible-memory",
     "eligible-shared-memory",
+    "eligible-text",
     "eligible-within-size",
     "ineligible-pool",
     "filled-and-read-only",

@@ -7,6 +7,7 @@ from hugepage_qa.cases.memory_blocks import (
     ONLINE,
     ONLINE_KERNEL,
     ONLINE_MOVABLE,
+    MemoryBlock,
     blocks_within_zones,
     expect_total,
     read_total,
@@ -69,21 +70,28 @@ def added_to_a_busy_machine(live: Live) -> None:
 def back_to_its_zone(live: Live) -> None:
     if live.host.read(_POLICY) not in (None, "contig-zones\n"):  # since Linux 5.15
         raise CannotRun("the kernel chooses a zone by how much memory each has: auto-movable")
-    judged = 0
-    for block, zone in blocks_within_zones(live):
-        live.when_actors_have_ended(block.put_back, live)
-        for how, to in ((ONLINE_MOVABLE, MOVABLE), (ONLINE_KERNEL, zone), (ONLINE, zone)):
-            if not block.is_taken(live):
-                break
-            with live.about(f"block {block.number} of {zone}, {how}"):
-                block.expect_zone(live, zone)
-                block.add(live, how)
-                block.expect_zone(live, to)
-            judged += 1
-        if block.zone(live) == MOVABLE:
-            live.when_actors_have_ended(block.make_ordinary, live)
+    judged = [
+        zone for zone, blocks in blocks_within_zones(live) if any(_is_judged(live, each, zone) for each in blocks)
+    ]
     if not judged:
         raise CannotRun("each block of memory within a zone has pages that cannot be moved")
+
+
+def _is_judged(live: Live, block: MemoryBlock, zone: str) -> bool:
+    """Tell whether ``block`` of ``zone`` could be taken, and if so, judge to which zone it comes back."""
+    live.when_actors_have_ended(block.put_back, live)
+    for how, to in ((ONLINE_MOVABLE, MOVABLE), (ONLINE_KERNEL, zone), (ONLINE, zone)):
+        if not block.is_taken(live):
+            break
+        with live.about(f"block {block.number} of {zone}, {how}"):
+            block.expect_zone(live, zone)
+            block.add(live, how)
+            block.expect_zone(live, to)
+    else:
+        return True
+    if block.zone(live) == MOVABLE:
+        live.when_actors_have_ended(block.make_ordinary, live)
+    return False
 
 
 class AddedMemory(LiveTest):

@@ -6,7 +6,7 @@ Documentation/admin-guide/mm/memory-hotplug.rst.
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hugepage_qa.cases.live import Live
@@ -130,8 +130,8 @@ def memory_blocks(live: Live) -> Iterator[MemoryBlock]:
             yield block
 
 
-def blocks_within_zones(live: Live) -> Iterator[tuple[MemoryBlock, str]]:
-    """Yield the blocks that have others of their kernel zone and node before and behind them, and that zone.
+def blocks_within_zones(live: Live) -> Iterator[tuple[str, Sequence[MemoryBlock]]]:
+    """Yield each kernel zone of each node, with some of its blocks that have others of it before and behind them.
 
     Where the first or the last one of a zone goes the zone ends there (shrink_zone_span() in mm/memory_hotplug.c).
     Raises CannotRun as above.
@@ -141,7 +141,7 @@ def blocks_within_zones(live: Live) -> Iterator[tuple[MemoryBlock, str]]:
         of_zones[block.node(live), block.zone(live)].append(block)
     for (_node, zone), blocks in of_zones.items():
         if zone not in (None, MOVABLE):
-            yield from ((block, zone) for block in blocks[1:-1])
+            yield zone, blocks[1:-1][:_TRIED]
 
 
 def take_a_block(live: Live) -> MemoryBlock:

@@ -1,11 +1,13 @@
 """Memory that several processes map through one page table: what one of them does to its own mapping is its own."""
 
 import mmap
+import os
 import signal
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import kpagecount
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, bind, node_of
 from hugepage_qa.cases.places import free_place, memory_of_one_table, place_of_a_table
@@ -68,6 +70,42 @@ def mapped_once(live: Live) -> None:
     live.expect("what the other process sees", 1, theirs.read())
     live.expect("places where the first is mapped then", [2], kpagecount(live, ours.actor, frames[:1]))
     live.expect_pool(nr=2, free=0)
+
+
+@SHARED_TABLES.case(
+    "a page of a file is mapped once in the table of all processes that may do the same with it: read and write it, or"
+    " read it alone, of a file that was opened for both or to be read, whether they were forked or have opened it each",
+    f"{SHARED}, hugetlb_vma_lock_alloc(); Documentation/admin-guide/mm/pagemap.rst kpagecount",
+    pages=1,
+)
+def mapped_once_whatever_is_allowed(live: Live) -> None:
+    if not live.mmu.may_be_shared(live.size):
+        raise CannotRun("page tables are not shared on this architecture")
+    # it keeps the page, and maps it no longer: what is mapped to be read alone would bring zeroes
+    file = new_memfd(live, pages=live.mmu.table(live.size) // live.size)
+    writer = file.map(1)
+    writer.touch(value=7)
+    writer.unmap()
+    for opened, prot in ((os.O_RDWR, READ_WRITE), (os.O_RDWR, mmap.PROT_READ), (os.O_RDONLY, mmap.PROT_READ)):
+        for is_forked in (True, False):
+            with live.about(f"opened with flags {opened}, protection {prot}, forked {is_forked}"):
+                ours = _mapped_by_itself(live, file, opened, prot)
+                live.expect("what the first process sees", 7, ours.read())
+                theirs = ours.fork() if is_forked else _mapped_by_itself(live, file, opened, prot)
+                live.expect("what the other process sees", 7, theirs.read())
+                frames = [entry & FRAME for entry in ours.pagemap([ours.address])]
+                live.expect("places where the page is mapped", [1], kpagecount(live, ours.actor, frames))
+                ours.actor.exit()
+                live.expect("what is left for the other process", 7, theirs.read())
+                live.expect("places where it is mapped then", [1], kpagecount(live, theirs.actor, frames))
+                theirs.actor.end()
+    live.expect_pool(nr=1, free=0)
+
+
+def _mapped_by_itself(live: Live, file: HugeFile, flags: int, prot: int) -> Memory:
+    """Return the file as a new process has it by one page table, which has opened it with ``flags``."""
+    again = open_again(live, file, flags=flags)
+    return memory_of_one_table(live, again.actor, again.descriptor, prot)
 
 
 @SHARED_TABLES.case(

@@ -419,6 +419,43 @@ def a_cpuset_limits_the_policy_of_a_writer(live: Live) -> None:
     _expect_pages_on(live, here, 2)
 
 
+@POOLS.case(
+    "a writer in a cpuset, whose policy says nothing, adds pages to its nodes alone, whichever file it writes: all that"
+    " are missing by nr_hugepages and nr_hugepages_mempolicy, and none by nr_hugepages of another node; who is in no"
+    " cpuset adds them to every node as before",
+    "Documentation/admin-guide/cgroup-v2.rst cpuset.mems; mm/page_alloc.c prepare_alloc_pages(),"
+    " get_page_from_freelist()",
+    sizes=Sizes.BUDDY,  # gigantic pages are taken from ranges of memory, past the cpuset (alloc_contig_pages())
+    nodes=2,
+)
+def a_cpuset_limits_a_writer_without_a_policy(live: Live) -> None:
+    policy = _nr_with_policy(live)
+    pages = len(live.nodes)
+    _require_room(live, pages)
+    of_all = live.pool_file("nr_hugepages")
+    for here in live.nodes:
+        actor = live.actor()
+        group = cpuset_of(live, here)
+        group.add(actor)
+        for path in (of_all, policy):
+            with live.about(f"{path}, in a cpuset of node {here}"):
+                _write(actor, path, _persistent(live) + pages)
+                _expect_pages_on(live, here, pages)
+                live.set_nr(0)
+        for node in live.nodes:
+            path = live.pool_file("nr_hugepages", node=node)
+            with live.about(f"{path}, in a cpuset of node {here}"):
+                _write(actor, path, (read_integer(live.host, path) or 0) + pages)
+                _expect_pages_on(live, here, pages if node == here else 0)
+                live.set_nr(0)
+        actor.end()
+        group.remove()
+        live.set_nr(pages)
+        for node in live.nodes:
+            live.expect_pool(node=node, nr=1, free=1)
+        live.set_nr(0)
+
+
 def _expect_pages_on(live: Live, node: int, pages: int) -> None:
     """Expect ``pages`` free pages on a node and none on the others."""
     live.expect_pool(nr=pages, free=pages)

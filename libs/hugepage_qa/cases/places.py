@@ -38,17 +38,19 @@ def need_places_of_any_size(live: Live) -> None:
         raise CannotRun("hugetlb pages have ranges of addresses of their own, in which there are no base pages")
 
 
-def memory_of_one_table(live: Live) -> Memory:
+def memory_of_one_table(
+    live: Live, actor: Actor | None = None, fd: int | None = None, prot: int = READ_WRITE
+) -> Memory:
     """Map shared memory, none of it reserved, that has a page table to itself: processes that are forked may share it.
 
-    Only a table that a mapping covers as a whole is shared (mm/hugetlb.c huge_pmd_share()). Raises CannotRun for pages
-    whose entries are not of the PMD level, and OSError.
+    It is the start of file ``fd`` of ``actor``, or anonymous. Only a table that a mapping covers as a whole is shared
+    (mm/hugetlb.c huge_pmd_share()). Raises CannotRun for pages whose entries are not of the PMD level, and OSError.
     """
     if not live.mmu.has_pmd_entries(live.size):
         raise CannotRun("processes share page tables of the PMD level alone")
-    pages, actor = live.mmu.table(live.size) // live.size, live.actor()
-    place = place_of_a_table(live, actor)
-    return live.map(pages, actor, shared=True, noreserve=True, at=place, flags=MAP_FIXED_NOREPLACE)
+    pages, actor = live.mmu.table(live.size) // live.size, actor or live.actor()
+    place, flags = place_of_a_table(live, actor), MAP_FIXED_NOREPLACE
+    return live.map(pages, actor, shared=True, noreserve=True, fd=fd, prot=prot, at=place, flags=flags)
 
 
 def place_of_a_table(live: Live, actor: Actor) -> int:

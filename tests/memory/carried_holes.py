@@ -60,14 +60,15 @@ def _by_pipe(live: Live, memory: Memory) -> _Way:
     def take(place: int, length: int) -> int:
         reader, writer = actor.pipe()
         given = actor.call("vmsplice", writer, live.host.uapi.pack("2Q", place, length), 1, 0)
-        found = actor.call("read", reader, buffer, given)
+        live.expect("bytes given to the pipe", length, given)
+        found = actor.call("read", reader, buffer, length)
         _close(actor, reader, writer)
         return found
 
     def put(place: int, length: int) -> int:
         reader, writer = actor.pipe()
-        given = actor.call("write", writer, buffer, length)
-        found = actor.call("vmsplice", reader, live.host.uapi.pack("2Q", place, given), 1, 0)
+        live.expect("bytes written to the pipe", length, actor.call("write", writer, buffer, length))
+        found = actor.call("vmsplice", reader, live.host.uapi.pack("2Q", place, length), 1, 0)
         _close(actor, reader, writer)
         return found
 
@@ -81,12 +82,12 @@ def _by_disk(live: Live, memory: Memory) -> _Way:
     cached = open_again(live, HugeFile(live, actor, direct), actor).descriptor
 
     def take(place: int, length: int) -> int:
-        written = actor.call("pwrite64", direct, place, length, 0)
-        return actor.call("pread64", cached, buffer, written, 0)
+        live.expect("bytes that O_DIRECT writes", length, actor.call("pwrite64", direct, place, length, 0))
+        return actor.call("pread64", cached, buffer, length, 0)
 
     def put(place: int, length: int) -> int:
-        written = actor.call("pwrite64", cached, buffer, length, 0)
-        return actor.call("pread64", direct, place, written, 0)
+        live.expect("bytes for the file", length, actor.call("pwrite64", cached, buffer, length, 0))
+        return actor.call("pread64", direct, place, length, 0)
 
     return _Way(actor, buffer, take, put)
 
@@ -98,13 +99,13 @@ def _by_fixed_buffer(live: Live, memory: Memory) -> _Way:
     def take(place: int, length: int) -> int:
         part = place - memory.address, length
         pin.hold(part)
-        written = pin.to_file(file, *part)
+        live.expect("bytes written from the fixed buffer", length, pin.to_file(file, *part))
         pin.let_go()
-        return actor.call("pread64", file, buffer, written, 0)
+        return actor.call("pread64", file, buffer, length, 0)
 
     def put(place: int, length: int) -> int:
         part = place - memory.address, length
-        actor.call("pwrite64", file, buffer, length, 0)
+        live.expect("bytes for the file", length, actor.call("pwrite64", file, buffer, length, 0))
         pin.hold(part)
         found = pin.from_file(file, *part)
         pin.let_go()

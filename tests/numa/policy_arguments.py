@@ -1,4 +1,7 @@
-"""Which policies there are: each mode with each flag and kind of nodes, what is told of it, and what is refused."""
+"""Which policies there are: each mode with each flag and kind of nodes, what is told of it, and what is refused.
+
+And the order in which memory of other nodes is taken, of which there is one.
+"""
 
 import errno
 from collections.abc import Iterator, Sequence
@@ -23,6 +26,9 @@ _BALANCING, _NO_MODE = 1 << 13, 99
 _WEIGHTED_SINCE, _BALANCING_OF_MANY_SINCE = KernelVersion(6, 9), KernelVersion(6, 10)
 #: numa_maps names MPOL_F_NUMA_BALANCING
 _BALANCING_TOLD_SINCE = KernelVersion(6, 12)
+_ORDER = "proc/sys/vm/numa_zonelist_order"
+#: the first letter decides
+_TAKEN, _REFUSED = ("Node", "node", "n", "Default", "default", "d"), ("Zone", "zone", "z", "0", "-Node")
 #: policy_modes[] in mm/mempolicy.c
 _WORDS = {
     Mode.DEFAULT: "default",
@@ -163,6 +169,25 @@ def _one_by_one(policy: str) -> str:
     words, colon, ranges = policy.partition(":")
     ends = [list(map(int, part.split("-"))) for part in ranges.split(",")] if ranges else []
     return f"{words}{colon}{','.join(str(node) for end in ends for node in range(end[0], end[-1] + 1))}"
+
+
+@ARGUMENTS.case(
+    "vm.numa_zonelist_order takes node order, and the default, which is the same, by name and by first letter; any"
+    " other order is EINVAL, and it reads as node order whatever was written",
+    "Documentation/admin-guide/sysctl/vm.rst numa_zonelist_order; mm/page_alloc.c __parse_numa_zonelist_order()"
+    " (c9bff3eebc09)",
+    since="4.14",
+    sizes=Sizes.ONCE,
+)
+def order_of_zones(live: Live) -> None:
+    live.set_knob(_ORDER, "Node")
+    for word in (*_TAKEN, *_REFUSED):
+        with live.about(word):
+            if word in _TAKEN:
+                live.expect_success(live.host.write, _ORDER, word)
+            else:
+                live.expect_errno(errno.EINVAL, live.host.write, _ORDER, word)
+            live.expect("what it reads as", "Node", (live.host.read(_ORDER) or "").strip())
 
 
 class NumaPolicyArguments(LiveTest):

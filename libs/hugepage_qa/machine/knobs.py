@@ -36,6 +36,7 @@ SYSCTLS = (
     "vm/page-cluster",
     "vm/swappiness",
     "vm/zone_reclaim_mode",
+    "vm/numa_zonelist_order",
     "vm/max_map_count",
     "vm/percpu_pagelist_high_fraction",
     "vm/panic_on_oom",

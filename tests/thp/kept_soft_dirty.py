@@ -1,4 +1,7 @@
-"""What was written since clear_refs was, and then moved or merged: who tracks a process is told of it still."""
+"""What was written since clear_refs was, and then moved or merged: who tracks a process is told of it still.
+
+So is who tracks what the kernel may write without a fault: memory that is pinned.
+"""
 
 import mmap
 from functools import partial
@@ -17,6 +20,7 @@ from hugepage_qa.cases.merged_pages import (
     merged_pages,
     start_merging,
 )
+from hugepage_qa.cases.pinned_pages import Pin
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy
 from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
@@ -131,6 +135,36 @@ def merged(live: Live) -> None:
         memory.actor.end()
     subject = "written base pages that are soft-dirty no more"
     live.expect(subject, _rows({}), _rows(left), {Quirk.MERGING_ENDS_SOFT_DIRTY: _rows(by_merging)})
+
+
+@KEPT_SOFT_DIRTY.case(
+    "base pages that are pinned, and no others, stay soft-dirty when clear_refs is written, until they are let go: the"
+    " kernel may write them without a fault; so does all of a huge page that is mapped in parts and pinned in part",
+    f"{SOFT}; fs/proc/task_mmu.c pte_is_pinned(), clear_soft_dirty() (9348b73c2e1b)",
+    since="5.11",
+)
+def pinned(live: Live) -> None:
+    let_nobody_else_act(live)
+    size, base = pmd_size(live), live.base_page
+    # the first and the last base page of a huge page, and what lies on both sides of its middle
+    for make, (start, end) in product(
+        (mapped_in_parts, base_pages), ((0, base), (size - base, size), (size // 2 - base, size // 2 + base))
+    ):
+        memory = make(live, 2)
+        need_soft_dirty(live, memory)
+        # what has been protected may need a fault once more before it can be written (Linux 6.1)
+        memory.fill()
+        pin = Pin(live, memory)
+        pin.hold((start, end - start))
+        kept = range(size // base) if make is mapped_in_parts else range(start // base, end // base)
+        with live.about(f"{make.__name__}, pinned from {start} to {end}"):
+            clear_refs(live, memory)
+            live.expect("base pages that are soft-dirty", [kept], runs({*soft_dirty_pages(memory)}))
+            pin.let_go()
+            clear_refs(live, memory)
+            live.expect("base pages that are soft-dirty when let go", [], runs({*soft_dirty_pages(memory)}))
+            memory.expect_filled()
+        memory.actor.end()
 
 
 def _zeroes(live: Live) -> Memory:

@@ -3,8 +3,9 @@
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area
@@ -15,6 +16,7 @@ from hugepage_qa.cases.shown_mounts import mounted_options, shown_page_size
 from hugepage_qa.kernel.uapi import AT_FDCWD, AT_REMOVEDIR, MS_REMOUNT, NOBODY
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 OPTIONS = Area("reservation/mount-options")
@@ -25,6 +27,9 @@ _HUGETLBFS_MAGIC, _NAME_MAX = 0x958458F6, 255
 #: what statfs(2) tells of a limit that is not set where another one is
 _NO_LIMIT = (1 << 64) - 1
 _UNITS = {"": 1, "k": KIB, "K": KIB, "m": MIB, "M": MIB, "g": GIB, "G": GIB}
+#: real, effective, saved, and with files: who mounts is root, the effective user
+_USERS = (0, 0, 0, 0), (1, 0, 3, 0), (1, 0, 3, 4)
+_GROUPS = (0, 0, 0, 0), (1, 2, 3, 2), (1, 2, 3, 4), (1, 0, 3, 0)
 _NAMES = ("pagesize", "size", "min_size", "nr_inodes", "mode", "uid", "gid")
 
 
@@ -102,6 +107,52 @@ def root_of_a_mount(live: Live) -> None:
         status = root.status()
         found = oct(status.type), oct(status.mode), status.owner, status.group, status.links
         live.expect(f"the root with {given}", (oct(stat.S_IFDIR), oct(mode), owner, group, 2), found)
+
+
+@OPTIONS.case(
+    "who owns the root of a mount, of huge pages or of a tmpfs, and its group are, where uid= and gid= do not say it,"
+    " those by which who mounts is judged with files, whatever the real, effective and saved ones are",
+    f"mount(2); setfsuid(2); setfsgid(2); credentials(7); {PARSED}, hugetlbfs_init_fs_context(); mm/shmem.c"
+    " shmem_init_fs_context()",
+)
+def owner_of_a_root(live: Live) -> None:
+    actor = live.actor()
+    for users, groups in product(_USERS, _GROUPS):
+        mounter = actor.fork()
+        mounter.call("setresgid", *groups[:3])
+        mounter.call("setfsgid", groups[3])
+        mounter.call("setresuid", *users[:3])
+        for kind, given in product(("hugetlbfs", "tmpfs"), ({}, {"uid": 7}, {"gid": 8})):
+            point, unmount = _mounted_by(live, mounter, users[3], kind, given)
+            root = open_directory(live, actor, point)
+            status, options = root.status(), mounted_options(live, point)
+            # root is not shown
+            shown = int(options.get("uid", "0")), int(options.get("gid", "0"))
+            wanted = given.get("uid", users[3]), given.get("gid", groups[3])
+            with live.about(f"a {kind} with {given} by users {users}, groups {groups}"):
+                found = (status.owner, status.group), shown
+                live.expect("owner and group of the root, and as /proc/mounts shows them", (wanted, wanted), found)
+            root.close()
+            unmount()
+        mounter.end()
+
+
+def _mounted_by(
+    live: Live, mounter: Actor, user: int, kind: str, given: Mapping[str, int]
+) -> tuple[str, Callable[[], None]]:
+    """Have ``mounter`` mount a file system while it is ``user`` with files; return where, and what unmounts it."""
+    point = live.host.mount_point()
+    words = {**({"pagesize": live.size} if kind == "hugetlbfs" else {}), **given}
+    options = ",".join(f"{name}={value}" for name, value in words.items())
+    # the user may not come to it by its path
+    mounter.call("chdir", point)
+    mounter.call("fchmodat", AT_FDCWD, point, 0o755)
+    mounter.call("setfsuid", user)
+    mounter.call("mount", "none", ".", kind, 0, options)
+    unmount = live.once_at_the_end(partial(live.host.unmount, point))
+    mounter.call("setfsuid", 0)
+    mounter.call("chdir", "/")
+    return point, unmount
 
 
 @OPTIONS.case(

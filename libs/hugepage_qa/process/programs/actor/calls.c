@@ -36,7 +36,7 @@ static const struct {
 	CALL(ptrace), CALL(wait4), CALL(capget), CALL(capset), CALL(splice), CALL(sendfile),
 	CALL(preadv), CALL(pwritev), CALL(preadv2), CALL(pwritev2), CALL(tee), CALL(perf_event_open),
 	CALL(remap_file_pages), CALL(epoll_create1), CALL(epoll_ctl), CALL(epoll_pwait),
-	CALL(tgkill),
+	CALL(tgkill), CALL(setfsuid), CALL(setfsgid),
 #ifdef SYS_sync_file_range
 	/* on powerpc sync_file_range2 takes its place */
 	CALL(sync_file_range),

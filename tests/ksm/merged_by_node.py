@@ -2,10 +2,11 @@
 
 import errno
 from collections.abc import Callable, Sequence
+from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
 from hugepage_qa.cases.memory_policy import MOVE_ALL, base_pages_of, bind, migrate, move_pages, nodes_of
 from hugepage_qa.cases.merged_pages import KSM_DOC, await_full_scans, await_merged, base_page_count, start_merging
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
@@ -15,6 +16,7 @@ from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_MERGEABLE
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 BY_NODE = Area("ksm/merged-by-node", sizes=Sizes.ONCE)
 
@@ -64,6 +66,56 @@ def moved_when_merged(live: Live) -> None:
     for move in (_by_move_pages, _by_migrate_pages):
         with live.about(move.__name__[1:]):
             _expect_merged_where_moved(live, move)
+
+
+@BY_NODE.case(
+    "a frame that KSM has merged of base pages at both ends of mappings and far within them moves to another node with"
+    " all of these, of its processes and of a child, whichever of them is asked to move; all hold what they held",
+    f"{KSM_DOC}; move_pages(2) MPOL_MF_MOVE_ALL; mm/ksm.c rmap_walk_ksm(), folio_migrate_ksm()",
+    nodes=2,
+)
+def moved_from_any_place(live: Live) -> None:
+    _start_merging(live)
+    here, there = two_nodes_with_room(live, _OF_A_NODE)
+    processes = [_on_node(live, here) for _process in range(_OF_A_NODE)]
+    length, base = processes[0].length, live.base_page
+    offsets = [0, length // 2, length - base]
+    for each in processes:
+        for offset in offsets:
+            each.actor.fill(each.address + offset, base, WORD, _NEW_VALUE)
+        each.advise(MADV_MERGEABLE)
+
+    def frames() -> int:
+        found = [entry for each in processes for entry in each.pagemap(each.address + offset for offset in offsets)]
+        return len({entry & FRAME if entry & PRESENT else 0 for entry in found})
+
+    live.expect("frames of what is equal", 1, await_merged(live, processes[0], frames, 1))
+    live.host.write(_RUN, "0")
+    processes.append(processes[0].fork())
+    for number, (memory, offset) in enumerate(product(processes, offsets)):
+        node = (there, here)[number % 2]
+        with live.about(f"process {number // len(offsets)}, the base page at {offset}, to node {node}"):
+            _expect_place_moved(live, memory.actor, memory.address + offset, node)
+            nodes = [nodes_of(each.actor, [each.address + offset for offset in offsets]) for each in processes]
+            live.expect("nodes of all that has the frame", [[node] * len(offsets)] * len(processes), nodes)
+            live.expect("frames of what is equal", 1, frames())
+    for each in processes:
+        changed = sum(each.actor.check(each.address + offset, base, WORD, _NEW_VALUE) for offset in offsets)
+        for start, end in pairwise([-base, *offsets, length]):
+            changed += each.wrong(start + base, end - start - base)
+        live.expect("words that changed", 0, changed)
+
+
+def _expect_place_moved(live: Live, actor: Actor, address: int, node: int) -> None:
+    """Expect a base page to move to ``node``, tried again where somebody has a hold of it."""
+
+    def status() -> int:
+        return move_pages(actor, [address], [node], MOVE_ALL)[0]
+
+    found = live.host.last_look(status, lambda found: found == node, _MOVE_SECONDS)
+    if found != node:
+        # what comes then would be waited for in vain, each time
+        live.fail("status of it", node, found)
 
 
 def _start_merging(live: Live) -> None:

@@ -119,6 +119,7 @@ class Facts:
         for number, node_facts in self.nodes.each.items():
             found.update(_meminfo_observations(f"node{number}/", node_facts.meminfo))
         found.update(_cma_observations(self.zones, self.cpu.base_page_size or 0))
+        found.update(_movable_observations(self.zones, self.cpu.base_page_size or 0))
         if self.tmpfs_huge is not None:
             found["tmpfs/huge"] = self.tmpfs_huge
         if self.filesystems:
@@ -198,6 +199,12 @@ def _cma_observations(zones: Iterable[Zone], page: int) -> dict[str, int]:
             subject = f"node{zone.node}/zoneinfo/cma"
             found[subject] = found.get(subject, 0) + zone.cma * page
     return found
+
+
+def _movable_observations(zones: Iterable[Zone], page: int) -> dict[str, int]:
+    """Return the bytes of memory for what can be moved alone; nothing where no zones are shown."""
+    movable = [zone.present * page for zone in zones if zone.name == "Movable"]
+    return {"zoneinfo/movable": sum(movable)} if movable else {}
 
 
 def _thp_observations(thp: Thp | None) -> dict[str, int | str]:

@@ -144,6 +144,11 @@ CMA_ON_NODE = Rule(
     f"{PARAMETERS_DOC} hugetlb_cma; hugetlb_cma_reserve(); mm/vmstat.c zoneinfo_show_print()",
     since=_version("5.13"),
 )
+MOVABLE_ZONE = Rule(
+    "movable-zone",
+    "what kernelcore= leaves of all memory is movable, or as much as movablecore= asks for, whichever is less",
+    f"{PARAMETERS_DOC} kernelcore, movablecore; mm/mm_init.c find_zone_movable_pfns_for_nodes()",
+)
 
 # --- what the log says -----------------------------------------------------------------------------------------------
 LOG_POOL = Rule(

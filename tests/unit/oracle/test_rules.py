@@ -53,6 +53,7 @@ SCENARIOS: dict[str, tuple[str, dict[str, str]]] = {
     "short-node": ("hugepagesz=1G hugepages=0:6", {"memory": "4G,12G", "version": "7.2"}),
     "over-ask": ("hugepagesz=1G hugepages=40", {}),
     "cma": ("hugetlb_cma=1G hugepagesz=1G hugepages=2", {"memory": "8G"}),
+    "movable-zone": ("kernelcore=1280M movablecore=1G", {"memory": "1G,1G"}),
     "cma-used": ("hugetlb_cma=2G default_hugepagesz=1G sysctl.vm.nr_hugepages=2", {"memory": "8G"}),
     "cma-only": (
         "hugetlb_cma=2G hugetlb_cma_only=1 hugetlb_cma_only=x hugepagesz=1G hugepages=3",

@@ -10,6 +10,7 @@ from hugepage_qa.oracle.architecture import Machine
 from hugepage_qa.oracle.boot.boot_pools import expect_pools
 from hugepage_qa.oracle.boot.cstring import kstrtobool, kstrtoul
 from hugepage_qa.oracle.boot.hugetlb_parameters import EARLY_PARAMETERS
+from hugepage_qa.oracle.boot.movable_zone import expect_movable_zone
 from hugepage_qa.oracle.boot.thp_state import DIRECTORY, expect_shmem, expect_thp, small_memory
 from hugepage_qa.oracle.boot.unknown_parameters import PARAMETERS, is_known, lookalikes
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, Quirk
@@ -110,6 +111,7 @@ _AREAS: Sequence[Callable[[Draft], None]] = (
     expect_vmemmap,
     expect_hugetext,
     expect_modules,
+    expect_movable_zone,
 )
 
 

@@ -83,6 +83,8 @@ _NOT_JUDGED_IN = {
         *("call pidfd_open ", "call process_madvise "),
         *(f"call fallocate 3 {mode} " for mode in (8, 16, 32)),
     ),
+    # whether huge pages are made of files that may be written, which is left to the kernel
+    "files/counted-folios": ("call madvise ",),
     # what a transfer past the page cache has to be a multiple of
     "files/written-otherwise": ("call statx ",),
 }

@@ -182,6 +182,7 @@ _AREAS_WITHOUT = {
     "files/guarded-on-disks",
     "files/committed-memory",
     "files/flagged-io",
+    "files/counted-folios",
     # blocks that huge pages cannot come from
     "thp/taken-blocks",
 }

@@ -10,23 +10,34 @@ from hugepage_qa.process.actor import Actor
 _OF_THE_KERNEL = "[vsyscall]", "[vectors]"
 #: VmFlags of /proc/PID/smaps: of a stack, which grows downwards, and of a shadow stack (is_stack_mapping())
 _OF_STACKS = frozenset({"gd", "ss"})
+#: the sum of two lines of status
+CODE = "VmExe and VmLib"
 
 
 def expect_as_mapped(live: Live, actor: Actor) -> int:
-    """Expect VmSize, VmData and VmStk of ``actor`` to be those of its mappings, and return VmSize in bytes.
+    """Expect the address space of ``actor``, of each kind, to be that of its mappings, and return VmSize in bytes.
 
-    Data is what is private and may be written, without stacks (vm_stat_account(), is_data_mapping() in mm/mmap.c).
+    Data is what is private and may be written, without stacks, and code what may be executed and not written
+    (vm_stat_account(), is_data_mapping(), is_exec_mapping() in mm/mmap.c). How much of the code is VmExe is what the
+    program says of itself (task_mem() in fs/proc/task_mmu.c).
     """
     found = read_smaps(ObservedTree(live.host), actor.pid) or ()
     mappings = [mapping for mapping in found if mapping.path not in _OF_THE_KERNEL]
-    sizes = process_status(live, actor).sizes
+    sizes = address_space(live, actor)
     expected = {
         "VmSize": sum(mapping.size for mapping in mappings),
         "VmData": sum(mapping.size for mapping in mappings if _is_data(mapping)),
         "VmStk": sum(mapping.size for mapping in mappings if _is_stack(mapping)),
+        CODE: sum(mapping.size for mapping in mappings if _is_code(mapping)),
     }
     live.expect("address space in status", expected, {name: sizes.get(name) for name in expected})
     return sizes.get("VmSize", 0)
+
+
+def address_space(live: Live, actor: Actor) -> dict[str, int]:
+    """Return the sizes of /proc/PID/status in bytes, with the sum of VmExe and VmLib by the name ``CODE``."""
+    sizes = process_status(live, actor).sizes
+    return {**sizes, CODE: sizes["VmExe"] + sizes["VmLib"]}
 
 
 def _is_stack(mapping: MemoryMapping) -> bool:
@@ -35,3 +46,7 @@ def _is_stack(mapping: MemoryMapping) -> bool:
 
 def _is_data(mapping: MemoryMapping) -> bool:
     return mapping.permissions[1] == "w" and not mapping.is_shared and not _is_stack(mapping)
+
+
+def _is_code(mapping: MemoryMapping) -> bool:
+    return mapping.permissions[1:3] == "-x" and not _is_stack(mapping)

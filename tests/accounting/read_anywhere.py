@@ -9,11 +9,12 @@ from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import ANONYMOUS, COMPOUND_HEAD, COMPOUND_TAIL, MAPPED, TRANSPARENT
-from hugepage_qa.cases.idle_bitmap import BITS, IdleBitmap, let_uses_show, use
+from hugepage_qa.cases.idle_bitmap import BITMAP, BITS, IdleBitmap, has_idle_bitmap, let_uses_show, use
 from hugepage_qa.cases.idle_bitmap import DOC as IDLE_DOC
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PAGEMAP, PRESENT, WORD, Memory, read_entries
+from hugepage_qa.cases.places import end_of_addresses
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -25,6 +26,12 @@ PAGEMAP_DOC = "Documentation/admin-guide/mm/pagemap.rst"
 _EVERY_BIT = (1 << BITS) - 1
 #: a frame that no machine has
 _BEYOND = 1 << 50
+#: no machine has more memory, in bytes, and above it some processors leave bits of an address out
+_MOST = 1 << 54
+#: where a file has ended, and how many entries are asked for
+_NOTHING_LEFT = (0, 1, 0), (0, 64, 0), (1, 1, 0), (513, 2, 0)
+#: of frames, as kpageflags is, and the options of kernels that have them
+_OF_FRAMES = {"/proc/kpagecount": "PROC_PAGE_MONITOR", "/proc/kpagecgroup": "MEMCG"}
 #: how many entries are read at once
 _COUNTS = (1, 2, 63, 511, 512, 513, 1025)
 _PAGES = 3
@@ -87,6 +94,65 @@ def idle_bits(live: Live) -> None:
     live.expect_errno(errno.ENXIO, bitmap.write, _BEYOND // BITS, 1)
 
 
+@READ_ANYWHERE.case(
+    "what is read across the end of kpagecount, kpageflags, kpagecgroup, the bitmap of idle pages, or pagemap is what"
+    " lies before it, and from there on it is nothing, and no error, however far behind and however often; those of"
+    " frames end at the same one, and the bitmap not behind it, and each has those of huge pages",
+    f"read(2); {PAGEMAP_DOC}; {IDLE_DOC}; fs/proc/page.c kpage_read(); fs/proc/task_mmu.c pagemap_read();"
+    " mm/page_idle.c page_idle_bitmap_read()",
+    since="5.10",
+)
+def ends(live: Live) -> None:
+    let_rest(live)
+    memory = huge_pages(live)
+    frames_end = memory.frames().pop() + memory.size // live.base_page
+    end = _expect_end_of(live, memory.actor, "/proc/kpageflags")
+    live.expect("whether a huge page lies before the end", True, frames_end <= end)
+    for path, option in _OF_FRAMES.items():
+        if live.host.kernel_option(option) is not False:
+            live.expect(f"end of {path}", end, _expect_end_of(live, memory.actor, path))
+    if has_idle_bitmap(live):
+        idle = _expect_end_of(live, memory.actor, BITMAP)
+        # the others end with a section of memory, whose last frames may be none, and the bitmap with a whole word
+        within = frames_end // BITS <= idle <= end // BITS
+        live.expect("whether the bitmap ends behind a huge page, and not behind the others", True, within)
+    addresses = end_of_addresses(live, memory.actor)
+    if addresses < _MOST:
+        mapped = _expect_end_of(live, memory.actor, PAGEMAP) * live.base_page
+        live.expect("whether pagemap has entries of all that can be mapped", True, mapped >= addresses)
+    memory.expect_filled()
+
+
+def _expect_end_of(live: Live, reader: Actor, path: str) -> int:
+    """Expect reads about the end of ``path`` to end there, and return how many entries it has.
+
+    Raises CannotRun where the file cannot be opened.
+    """
+    descriptor = _open(live, reader, path)
+
+    def read(first: int, count: int = 1) -> int:
+        return reader.result("pread64", descriptor, bytes(count * WORD), count * WORD, first * WORD)
+
+    most = _MOST // live.base_page
+    low, high = 0, most
+    while low < high:
+        middle = (low + high) // 2
+        if read(middle) == WORD:
+            low = middle + 1
+        else:
+            high = middle
+    with live.about(path):
+        for first, count, left in ((-1, 1, 1), (-1, 2, 1), (-2, 5, 2), (-3, 100, 3), *_NOTHING_LEFT):
+            found = read(low + first, count)
+            live.expect(f"bytes read of {count} entries, {first} from the end on", left * WORD, found)
+        live.expect("bytes read far behind the end", 0, read(most))
+        reader.call("lseek", descriptor, (low - 1) * WORD, os.SEEK_SET)
+        one_by_one = [reader.result("read", descriptor, bytes(WORD), WORD) for _time in range(3)]
+        live.expect("bytes read one word after the other, from the last one on", [WORD, 0, 0], one_by_one)
+    reader.call("close", descriptor)
+    return low
+
+
 def _bits_of_huge_pages(bitmap: IdleBitmap, marked: Memory, other: Memory, words: int) -> list[object]:
     """Write bits of a page that is in use, those of its other base pages first, and return what is read each time."""
     use(marked)
@@ -123,10 +189,7 @@ def _expect_entries(live: Live, reader: Actor, path: str, first: int, expected: 
 
     Raises CannotRun where the file cannot be opened.
     """
-    try:
-        descriptor = live.open(reader, path, os.O_RDONLY)
-    except Refused as refusal:
-        raise CannotRun(f"{path} cannot be opened: {refusal.strerror}") from refusal
+    descriptor = _open(live, reader, path)
     half = len(expected) // 2
     with live.about(path):
         for count in _COUNTS:
@@ -148,6 +211,13 @@ def _expect_entries(live: Live, reader: Actor, path: str, first: int, expected: 
     reader.call("close", descriptor)
 
 
+def _open(live: Live, reader: Actor, path: str) -> int:
+    try:
+        return live.open(reader, path, os.O_RDONLY)
+    except Refused as refusal:
+        raise CannotRun(f"{path} cannot be opened: {refusal.strerror}") from refusal
+
+
 def _expect_whole_entries(live: Live, reader: Actor, descriptor: int) -> None:
     """Expect a part of an entry to be EINVAL."""
     read: Callable[..., int] = reader.call
@@ -156,7 +226,7 @@ def _expect_whole_entries(live: Live, reader: Actor, descriptor: int) -> None:
 
 
 def _expect_end(live: Live, reader: Actor, descriptor: int) -> None:
-    found = reader.call("pread64", descriptor, bytes(WORD), WORD, _BEYOND * WORD)
+    found = reader.result("pread64", descriptor, bytes(WORD), WORD, _BEYOND * WORD)
     live.expect("bytes beyond the last entry", 0, found)
 
 

@@ -12,22 +12,28 @@ from hugepage_qa.machine.host import CannotRun
 DOC = "Documentation/admin-guide/mm/idle_page_tracking.rst"
 #: of a word of the bitmap
 BITS = 64
-_DIRECTORY, _BITMAP = "sys/kernel/mm/page_idle", "bitmap"
+_DIRECTORY, _NAME = "sys/kernel/mm/page_idle", "bitmap"
+BITMAP = f"/{_DIRECTORY}/{_NAME}"
 #: a page that somebody isolates or moves in that moment is passed over
 _ATTEMPTS = 3
 
 Seen = TypeVar("Seen")
 
 
+def has_idle_bitmap(live: Live) -> bool:
+    """Tell whether the kernel keeps account of idle pages (CONFIG_IDLE_PAGE_TRACKING)."""
+    return _NAME in live.host.names(_DIRECTORY)
+
+
 class IdleBitmap:
     """The file that tells which frames are idle, opened. Raises CannotRun for a kernel without it."""
 
     def __init__(self, live: Live) -> None:
-        if _BITMAP not in live.host.names(_DIRECTORY):
+        if not has_idle_bitmap(live):
             raise CannotRun("this kernel has no CONFIG_IDLE_PAGE_TRACKING")
         self._live = live
         self.actor = live.actor()
-        self.descriptor = live.open(self.actor, f"/{_DIRECTORY}/{_BITMAP}", os.O_RDWR)
+        self.descriptor = live.open(self.actor, BITMAP, os.O_RDWR)
 
     def write(self, first: int, *words: int) -> int:
         """Write ``words`` from number ``first`` on, and return how many bytes were. Raises OSError."""

@@ -165,7 +165,8 @@ def _one_page_more(found: re.Match[str]) -> str:
 
 
 #: smaller ones are in no line of smaps: counters of their size show them, and what they hold; so do files, the
-#: frames of zeroes; what is soft-dirty is in pagemap, and what is committed in a counter of the machine
+#: frames of zeroes; what is soft-dirty is in pagemap, what is committed in a counter of the machine, and faults are in
+#: one of the process
 _AREAS_WITHOUT = {
     "thp/kept-soft-dirty",
     "thp/smaller-sizes",
@@ -181,6 +182,7 @@ _AREAS_WITHOUT = {
     "files/dirty-ranges",
     "files/guarded-on-disks",
     "files/committed-memory",
+    "swap/faults-from-swap",
     "files/flagged-io",
     "files/counted-folios",
     # blocks that huge pages cannot come from

@@ -1,0 +1,134 @@
+"""Faults of base pages that are in swap: major ones, of each kind of memory, as /proc/PID/stat tells."""
+
+import mmap
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.group_memory import actor_in, leave_memory
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.shared_in_swap import file_in_swap
+from hugepage_qa.cases.swapped import need_swap
+from hugepage_qa.cases.thp_memory import map_aligned, map_file, pmd_size
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.process_table import MAJOR_FAULTS, MINOR_FAULTS, split_stat
+
+FAULTS_FROM_SWAP = Area("swap/faults-from-swap", sizes=Sizes.ONCE)
+
+#: base pages that are touched, and huge pages of swap
+_TOUCHED, _ROOM = 32, 12
+#: what memory is filled with: what is stored is the same
+_HELD = 1
+#: gets memory, and the value that it holds
+Access = Callable[[Live, Memory, int], None]
+
+
+def _mapped(live: Live, group: ControlGroup, *, shared: bool) -> Memory:
+    actor = actor_in(live, group)
+    # what else it has stays out of swap
+    actor.call("mlockall", live.host.uapi.mcl_current)
+    memory = map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor, advice=MADV_NOHUGEPAGE)
+    memory.fill(_HELD)
+    leave_memory(live, memory, group)
+    return memory
+
+
+def _file(live: Live, group: ControlGroup) -> Memory:
+    return file_in_swap(live, group, "never", 1)[0]
+
+
+def _private_mapping(live: Live, group: ControlGroup) -> Memory:
+    memory, descriptor = file_in_swap(live, group, "never", 1)
+    return map_file(live, memory.actor, descriptor, 1, shared=False)
+
+
+def _load(live: Live, memory: Memory, value: int) -> None:
+    """Load a word of each base page, which holds ``value`` and how far it is from the first one."""
+    live.expect("words that changed", 0, memory.actor.check(memory.address, memory.length, live.base_page, value))
+
+
+def _store(live: Live, memory: Memory, value: int) -> None:
+    memory.actor.fill(memory.address, memory.length, live.base_page, value)
+
+
+#: what is in swap, and whether it is in memory once it was brought from there and is mapped no more
+_KINDS: Mapping[str, tuple[Callable[[Live, ControlGroup], Memory], bool]] = {
+    "anonymous memory": (partial(_mapped, shared=False), False),
+    "shared memory": (partial(_mapped, shared=True), True),
+    "a file of a tmpfs": (_file, True),
+    "a private mapping of one": (_private_mapping, False),
+}
+_ACCESSES: Mapping[str, Access] = {"load": _load, "store": _store}
+
+
+@FAULTS_FROM_SWAP.case(
+    "each base page in swap that is loaded from or stored to is a major fault of its process, and no minor one, in"
+    " anonymous and shared memory and in files of a tmpfs, mapped shared or private; once more it is none, and of what"
+    " is in memory and only not mapped all are minor ones",
+    "Documentation/filesystems/proc.rst maj_flt, min_flt; Documentation/admin-guide/sysctl/vm.rst page-cluster;"
+    " mm/memory.c mm_account_fault(), do_swap_page(), do_read_fault(); mm/shmem.c shmem_swapin_folio()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def each_page_is_a_fault(live: Live) -> None:
+    let_nobody_else_act(live)
+    need_swap(live, _ROOM * pmd_size(live))
+    # nothing is read ahead
+    live.set_knob("proc/sys/vm/page-cluster", "0")
+    group = new_group(live, "memory", Version.TWO)
+    for kind, (make, stays) in _KINDS.items():
+        expected = [(_TOUCHED, False), (0, False), (0, True)][: 2 + stays]
+        for name, access in _ACCESSES.items():
+            with live.about(f"{kind}, {name}"):
+                _expect_faults(live, partial(make, live, group), access, expected)
+
+
+def _expect_faults(live: Live, make: Callable[[], Memory], access: Access, expected: list[tuple[int, bool]]) -> None:
+    """Expect so many major faults of an ``access``, and minor ones or none: at first, again, and of pages not mapped.
+
+    Raises CannotRun where others may be the cause, for they need memory, and it is another number each time.
+    """
+    seen: list[list[tuple[int, bool]]] = []
+
+    def attempt() -> list[tuple[int, bool]]:
+        seen.append(_faults(live, make(), access, len(expected)))
+        return seen[-1]
+
+    found = live.host.last_attempt(attempt, expected.__eq__)
+    if found != expected and live.host.has_others and any(each != found for each in seen):
+        raise CannotRun("others need memory: what was in swap is in memory, or the reverse")
+    live.expect("major faults, and whether there are minor ones, in turn", expected, found)
+
+
+def _faults(live: Live, memory: Memory, access: Access, times: int) -> list[tuple[int, bool]]:
+    """Return how many major faults an ``access`` has, and whether it has minor ones, each time."""
+    touched = Memory(live, memory.actor, memory.address, _TOUCHED, live.base_page)
+    found = [_faults_of(live, touched, access) for _time in range(2)]
+    if times > len(found):
+        touched.advise(mmap.MADV_DONTNEED)
+        found.append(_faults_of(live, touched, access))
+    memory.expect_filled(_HELD)
+    memory.actor.end()
+    return found
+
+
+def _faults_of(live: Live, memory: Memory, access: Access) -> tuple[int, bool]:
+    before = _counted(live, memory.actor)
+    access(live, memory, _HELD)
+    major, minor = (now - then for now, then in zip(_counted(live, memory.actor), before, strict=True))
+    return major, minor > 0
+
+
+def _counted(live: Live, actor: Actor) -> tuple[int, int]:
+    fields = split_stat(ObservedTree(live.host).read(f"proc/{actor.pid}/stat") or "")
+    return int(fields[MAJOR_FAULTS]), int(fields[MINOR_FAULTS])
+
+
+class ThpFaultsFromSwap(LiveTest):
+    def test_faults_from_swap(self) -> None:
+        self.run_area(FAULTS_FROM_SWAP)

@@ -28,6 +28,8 @@ DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 FILE_DOC = f"{DOC} UFFDIO_COPY, UFFDIO_ZEROPAGE; mm/shmem.c shmem_mfill_atomic_pte()"
 _NEW_VALUE = 77
 _PROT_NONE = 0
+#: base pages that a small tmpfs has room for
+_ROOM = 4
 _REFUSALS = (errno.EINVAL, errno.EBUSY, errno.EAGAIN)
 
 
@@ -175,6 +177,41 @@ def private_memory_of_a_file(live: Live) -> None:
             live.expect("bytes taken", [0, 0], _more(live, point, file, taken))
             live.expect("words of the file that changed", 0, held.wrong(0, held.size))
             file.actor.end()
+
+
+@FILLED.case(
+    "what a full tmpfs has no room for is not filled by UFFDIO_COPY or UFFDIO_ZEROPAGE, ENOMEM, however often: it stays"
+    " a hole of the file, and nothing is in memory there, nor taken of the mount; with room again it is filled",
+    f"{FILE_DOC}, shmem_mfill_filemap_add(); mincore(2)",
+)
+def full_file_system(live: Live) -> None:
+    actor, page, size = live.actor(), live.base_page, pmd_size(live)
+    point = live.mount_other(f"size={_ROOM * page},mode=0700", "tmpfs")
+    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    memory = map_start(live, actor, file.descriptor)
+    fault, source = Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM), _source(live, file)
+    length = _ROOM * page
+    live.expect("bytes copied", length, fault.copy(source, length=length))
+    taken = _taken(live, point, file)
+    for offset in (length, size // 2, size - page):
+        one = fault.handling(Memory(live, actor, memory.address + offset, 1, page))
+        for fill in (partial(one.copy, source), one.zero) * 2:
+            with live.about(f"at {offset}"):
+                live.expect_errno(errno.ENOMEM, fill)
+                _expect_hole(live, file, memory, offset)
+                live.expect("bytes taken", [0, 0], _more(live, point, file, taken))
+    live.expect("words that were filled before and are wrong", 0, actor.check(memory.address, length, WORD, _NEW_VALUE))
+    file.punch_bytes(0, page)
+    live.expect("bytes copied", page, fault.copy(source, offset=size - page, length=page))
+    found = actor.check(memory.address + size - page, page, WORD, _NEW_VALUE + size - page)
+    live.expect("words that were filled in the end and are wrong", 0, found)
+
+
+def _expect_hole(live: Live, file: HugeFile, memory: Memory, offset: int) -> None:
+    """Expect a base page of a file to be in no memory, and to be read as zeroes."""
+    _result, (state,) = file.actor.call_with_buffers("mincore", memory.address + offset, live.base_page, bytes(1))
+    live.expect("whether it is in memory (mincore)", 0, state[0] & 1)
+    live.expect("what is read of the file", bytes(WORD), file.read(offset, WORD))
 
 
 def _half_filled_file(live: Live, huge: str) -> tuple[str, HugeFile, Memory]:

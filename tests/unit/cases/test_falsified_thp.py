@@ -53,6 +53,7 @@ _WITHOUT_HUGE_PAGES = {
     "eligible-within-size",
     "ineligible-pool",
     "filled-and-read-only",
+    "full-file-system",
     "filled-by-others",
     "touched-from-outside",
     "touched-in-parts",

@@ -1,5 +1,6 @@
-"""Protected memory, in huge pages or not, that KSM merges, or that UFFDIO_MOVE moves: what is protected then."""
+"""Protected memory, there or not, that KSM merges, or that UFFDIO_MOVE moves: what is protected then."""
 
+import signal
 from collections.abc import Callable
 from itertools import product
 
@@ -7,7 +8,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.closed_memory import VALUE, begin_access, close, fill, places
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.merged_pages import (
     KSM_DOC,
     await_merged,
@@ -67,6 +68,36 @@ def merged(live: Live) -> None:
 )
 def closed_and_merged(live: Live) -> None:
     _expect_kept_by_merging(live, _close)
+
+
+@KEPT_PROTECTED.case(
+    "anonymous memory that a program protects before it is there, as it asked for, is protected, all of it or the part"
+    " that it names, and pagemap says so of each base page: it is read as zeroes and not written, and stays protected"
+    " until it is to be so no longer",
+    f"{DOC} UFFD_FEATURE_WP_UNPOPULATED; mm/mprotect.c change_pte_range(); mm/memory.c do_anonymous_page()",
+    since="6.4",
+)
+def unpopulated_memory(live: Live) -> None:
+    base, size = live.base_page, pmd_size(live)
+    for make in (_small_pages, advised):
+        for start, length in ((0, size), (size // 2, base), (base, size - base)):
+            memory = make(live)
+            fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_UNPOPULATED)
+            fault.write_protect(offset=start, length=length)
+            every = [range(start // base, (start + length) // base)]
+            with live.about(f"{make.__name__.strip('_')}, {length} bytes from {start} on"):
+                live.expect("bytes that are there", 0, memory.smaps().rss)
+                live.expect("runs of base pages that are protected", every, runs({*protected_pages(memory)}))
+                for place in (start, start + length - base):
+                    address = memory.address + place
+                    live.expect("what is read", 0, memory.actor.read(address))
+                    live.expect_signal(signal.SIGBUS, memory.actor.write, address, _NEW_VALUE)
+                live.expect("runs of base pages that are protected then", every, runs({*protected_pages(memory)}))
+                fault.write_protect(on=False, offset=start, length=length)
+                live.expect("base pages that are protected no longer, and are", [], protected_pages(memory))
+                memory.fill()
+                memory.expect_filled()
+            memory.actor.end()
 
 
 @KEPT_PROTECTED.case(

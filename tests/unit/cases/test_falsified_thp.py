@@ -100,6 +100,7 @@ _WITHOUT_HUGE_PAGES = {
     "with-a-child-told-of",
     "other-memory-moved",
     "protected-zeroes",
+    "unpopulated-memory",
     # what comes back from swap may be huge or not
     "each-page-of-a-range",
     "swapoff",

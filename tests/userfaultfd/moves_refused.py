@@ -49,7 +49,9 @@ def half_way(live: Live) -> None:
 def _expect_stopped(live: Live, sides: Sides, at: int, number: int) -> None:
     source, target, whole = sides.source, sides.target, sides.source.length
     actor, behind = source.actor, at + live.base_page
-    live.expect("bytes moved, and the error that ended it", (at, number), sides.move_until(at))
+    if (found := sides.move_until(at)) != (at, number):
+        # who reads what has moved besides would wait for it
+        live.fail("bytes moved, and the error that ended it", (at, number), found)
     live.expect("words that were moved and changed", 0, target.wrong(0, at))
     live.expect("words that are left where they were", 0, actor.nonzero(source.address, at) if at else 0)
     live.expect("words behind it that changed", 0, source.wrong(behind, whole - behind))

@@ -1,6 +1,7 @@
 """A libvirt daemon of our own, of which nothing stays; one that the machine runs is left alone, and does not see it."""
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -28,6 +29,11 @@ _DRIVER = "libvirt/connection-driver/libvirt_driver_qemu.so"
 CONFIGURATION = Path("/etc/libvirt")
 
 _EXECUTABLE = 0o755
+
+#: in the log that it keeps of each QEMU, before what that says after a start
+_STARTING = ": starting up "
+#: with a time before it or without; the command line in the log has no colon there
+_SAID_BY_QEMU = re.compile(r"(?:^|Z )(?:\S*/)?qemu[\w-]*: ")
 
 
 def find_daemon() -> tuple[Path, Path]:
@@ -186,7 +192,27 @@ class PrivateDaemon:
 
     def pid_file(self, guest: str) -> Path:
         """Return the file with the process id of a guest's QEMU, seen from outside. Raises InputError."""
-        return Path(f"/proc/{self.pid}/root/run/libvirt/qemu/{guest}.pid")
+        return self._seen_outside / f"run/libvirt/qemu/{guest}.pid"
+
+    def last_said(self, guest: str, refusal: str) -> str:
+        """Return the last line that a guest's QEMU said since its start, which was refused with ``refusal``.
+
+        Raises InputError where that is not known.
+        """
+        file = self._seen_outside / f"var/log/libvirt/qemu/{guest}.log"
+        try:
+            log = file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise InputError(f"{guest}: {refusal}, and its log cannot be read: {error}") from error
+        lines = [line for line in log.rpartition(_STARTING)[2].splitlines() if _SAID_BY_QEMU.search(line)]
+        if not lines:
+            raise InputError(f"{guest}: {refusal}, and its log does not tell why")
+        return lines[-1]
+
+    @property
+    def _seen_outside(self) -> Path:
+        """Its root directory, seen from outside. Raises InputError when it does not run."""
+        return Path(f"/proc/{self.pid}/root")
 
     def unmount_pages(self, size: int) -> None:
         """Unmount each hugetlbfs of pages of ``size`` bytes that it sees, and nobody else. Raises InputError."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -20,12 +21,14 @@ from hugepage_qa.qemu.guest.guest_description import GuestDescription, MemoryDev
 from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.qemu.guest.libvirt_daemon import PrivateDaemon
 from hugepage_qa.qemu.guest.libvirt_host import LibvirtHost
-from hugepage_qa.qemu.guest.libvirt_log import is_without_a_reason, last_said
 from hugepage_qa.qemu.guest.libvirt_migration import LibvirtMigration, destination
 
 # what an emulated guest does on a busy machine takes minutes
 _END_SECONDS = 300.0
 _PAUSE_SECONDS = 0.02
+#: on a busy machine QEMU may end between its socket and libvirt's connect(2), or before libvirt finds what it said:
+#: then only the log tells why
+_WITHOUT_A_REASON = re.compile(r"failed to connect to monitor socket|process exited while connecting to monitor$")
 
 #: the model of a memory device
 _VIRTIO_MEM = "virtio-mem"
@@ -58,9 +61,9 @@ class LibvirtDriver(LibvirtHost):
         try:
             self._create(name, paused)
         except GuestError as error:
-            if not is_without_a_reason(str(error)):
+            if not _WITHOUT_A_REASON.search(str(error)):
                 raise
-            raise GuestError(f"{error}: {last_said(self._daemon, name, str(error))}") from error
+            raise GuestError(f"{error}: {self._daemon.last_said(name, str(error))}") from error
 
     def _create(self, name: str, paused: bool) -> None:
         flags = self._libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
@@ -68,7 +71,7 @@ class LibvirtDriver(LibvirtHost):
 
     def said(self, name: str) -> str:
         """Return the last line that the QEMU of a domain said since its start. Raises InputError."""
-        return last_said(self._daemon, name, "it was refused")
+        return self._daemon.last_said(name, "it was refused")
 
     def race(self, names: Sequence[str]) -> list[str]:
         with ThreadPoolExecutor(len(names)) as threads:

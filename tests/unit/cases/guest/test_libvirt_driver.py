@@ -89,31 +89,29 @@ def binding(connection: Connection | None) -> Any:
     )
 
 
-class Daemon:
-    """Keeps the process ids of guests below ``root``."""
+class Daemon(PrivateDaemon):
+    """Does not run, and keeps the process ids and the logs of guests below ``root``."""
 
     uri = "qemu:///system"
     said = "error : Driver state\n initialization failed\n"
+    _seen_outside = Path()
 
     def __init__(self, root: Path = Path("/nonexistent")) -> None:
-        self.root = root
+        self._seen_outside = root
         self.told: list[object] = []
 
-    def stop(self, number: signal.Signals) -> None:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.told.append(number)
 
     def start(self) -> None:
         self.told.append("start")
-
-    def pid_file(self, guest: str) -> Path:
-        return self.root / "run/libvirt/qemu" / f"{guest}.pid"
 
 
 def driver(
     monkeypatch: pytest.MonkeyPatch, site: Site, connection: Connection | None, daemon: Daemon | None = None
 ) -> LibvirtDriver:
     monkeypatch.setitem(sys.modules, "libvirt", binding(connection))
-    return LibvirtDriver(site, cast(PrivateDaemon, daemon or Daemon()))
+    return LibvirtDriver(site, daemon or Daemon())
 
 
 def test_without_the_binding(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.debugfs import mount_debugfs
 from hugepage_qa.cases.forced_writes import debugging, need_forced_writes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -233,7 +232,7 @@ def _expect_filled_by_others(live: Live, source: Memory, memory: Memory, fault: 
 def _split_huge_pages(live: Live, memory: Memory) -> int:
     """Return the descriptor of a file of debugfs. Raises CannotRun where there is none, or it cannot be opened."""
     try:
-        return live.open(memory.actor, f"/{mount_debugfs(live)}/split_huge_pages", 1)
+        return live.open(memory.actor, f"/{live.mount_interface('debugfs')}/split_huge_pages", 1)
     except Refused as refusal:
         raise CannotRun(f"split_huge_pages of debugfs cannot be written: {refusal}") from refusal
 

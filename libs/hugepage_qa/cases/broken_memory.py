@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
-from hugepage_qa.cases.debugfs import mount_debugfs, write_debugfs
+from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.frames import kpageflags
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
@@ -138,7 +138,7 @@ def is_unsplit(told: Collection[str]) -> bool:
 
 def need_mending(live: Live) -> None:
     """Raise CannotRun where a page of a file must not be broken, since nothing but a reboot would mend it."""
-    if _MENDS not in live.host.names(f"{mount_debugfs(live)}/hwpoison"):
+    if _MENDS not in live.host.names(f"{live.mount_interface('debugfs')}/hwpoison"):
         raise CannotRun("this kernel mends nothing: hwpoison-inject is not loaded")
     # a locked down one refuses it when a page is broken already (kernel_lockdown(7))
     if "[none]" not in (live.host.read(_LOCKDOWN) or "[none]"):

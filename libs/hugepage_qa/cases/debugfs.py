@@ -11,19 +11,6 @@ from hugepage_qa.process.actor import Actor
 _ATTEMPTS = 3
 
 
-def mount_debugfs(live: Live) -> str:
-    """Mount debugfs until the case ends and return its path without the leading slash.
-
-    Raises CannotRun on a kernel without it.
-    """
-    if "debugfs" not in (live.host.read("proc/filesystems") or "").split():
-        raise CannotRun("this kernel has no debugfs")
-    try:
-        return live.mount_other("", "debugfs").lstrip("/")
-    except OSError as error:
-        raise CannotRun(f"debugfs cannot be mounted: {error.strerror}") from error
-
-
 def write_debugfs(live: Live, name: str, text: str) -> None:
     """Write to a file of debugfs. Raises CannotRun where there is none, and where a locked down kernel refuses it."""
     path = _find(live, name)
@@ -44,7 +31,7 @@ def open_debugfs(live: Live, actor: Actor, name: str) -> int:
 
 def _find(live: Live, name: str) -> str:
     """Return the path of a file of debugfs, without the leading slash. Raises CannotRun where there is none."""
-    point = mount_debugfs(live)
+    point = live.mount_interface("debugfs")
     directory, _slash, file = f"{point}/{name}".rpartition("/")
     if file not in live.host.names(directory):
         raise CannotRun(f"this kernel has no {name} in debugfs")

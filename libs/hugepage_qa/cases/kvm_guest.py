@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 
-from hugepage_qa.cases.debugfs import mount_debugfs
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.errors import InputError
@@ -186,7 +185,7 @@ class KvmGuest:
 
     def _find_directory(self) -> str | None:
         try:
-            directory = f"{mount_debugfs(self._live)}/kvm/{self.actor.pid}-{self._machine}"
+            directory = f"{self._live.mount_interface('debugfs')}/kvm/{self.actor.pid}-{self._machine}"
         except CannotRun:
             return None
         return directory if read_kvm_directory(self._live.host, directory) else None

@@ -116,6 +116,18 @@ class Live(ResizedPool):
         self._mounted[point] = self.once_at_the_end(lambda: self.host.unmount(point))
         return point
 
+    def mount_interface(self, file_system: str) -> str:
+        """Mount one of the kernel's own, such as debugfs, until the case ends; its path without the leading slash.
+
+        Raises CannotRun on a kernel without it, and where it refuses it.
+        """
+        if file_system not in (self.host.read("proc/filesystems") or "").split():
+            raise CannotRun(f"this kernel has no {file_system}")
+        try:
+            return self.mount_other("", file_system).lstrip("/")
+        except OSError as error:
+            raise CannotRun(f"{file_system} cannot be mounted: {error.strerror}") from error
+
     def unmount(self, point: str) -> None:
         """Unmount what the case has mounted on ``point`` while it goes on. Raises OSError where it stays busy."""
         self._mounted[point]()

@@ -41,7 +41,7 @@ class TraceEvents:
     def __init__(self, live: Live) -> None:
         """Raise CannotRun where the kernel has none, or tells nobody of them."""
         self._live = live
-        self._point = _mount_tracefs(live)
+        self._point = live.mount_interface("tracefs")
 
     def expect(self, actor: Actor, expected: Iterable[Told], act: Callable[[], object]) -> None:
         """Expect these events, and no others of their kind, while ``act`` has ``actor`` act.
@@ -86,16 +86,3 @@ def _count(actor: Actor, descriptor: int, room: int) -> int:
     """Return what ``descriptor`` has counted, which is read to ``room``."""
     actor.call("read", descriptor, room, WORD)
     return actor.read(room)
-
-
-def _mount_tracefs(live: Live) -> str:
-    """Mount tracefs until the case ends and return its path without the leading slash.
-
-    Raises CannotRun on a kernel without it.
-    """
-    if "tracefs" not in (live.host.read("proc/filesystems") or "").split():
-        raise CannotRun("this kernel has no tracefs")
-    try:
-        return live.mount_other("", "tracefs").lstrip("/")
-    except OSError as error:
-        raise CannotRun(f"tracefs cannot be mounted: {error.strerror}") from error

@@ -13,7 +13,6 @@ from random import Random
 
 from hugepage_qa.cases.case import Area, Case, Sizes
 from hugepage_qa.cases.changed_counters import read_counters
-from hugepage_qa.cases.debugfs import mount_debugfs
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.kernel_trouble import TAINT, find_trouble
 from hugepage_qa.cases.khugepaged_clock import quicken
@@ -144,7 +143,7 @@ class _Soak:
         with suppress(CannotRun):
             need_swap(live, _SWAP)
         with suppress(CannotRun):
-            return mount_debugfs(live)
+            return live.mount_interface("debugfs")
         return None
 
     def _offer(self) -> Iterator[tuple[Kind, list[str]]]:

@@ -19,7 +19,7 @@ from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
-ADDED_MEMORY = Area("pool/added-memory", sizes=Sizes.BUDDY, first=True)
+ADDED_MEMORY = Area("pool/added-memory", sizes=Sizes.BUDDY)
 
 DOC = "Documentation/admin-guide/mm/memory-hotplug.rst"
 #: more than any machine has

@@ -187,6 +187,15 @@ def expect_flag(live: Live, memory: Memory, frame: int, *, is_set: bool = True) 
     live.expect("HWPOISON in kpageflags", expected, kpageflags(live, memory.actor, [frame])[0] & _HWPOISON)
 
 
+def has_broken_before(live: Live) -> bool:
+    """Tell whether memory has broken since the machine was booted, even if it was mended.
+
+    Source: Documentation/ABI/testing/sysfs-memory-page-offline; drivers/base/node.c memory_failure, since 6.3.
+    """
+    totals = (live.host.read(f"sys/devices/system/node/node{node}/memory_failure/total") for node in live.before.nodes)
+    return out_of_use(live) > 0 or any(int(total or 0) for total in totals)
+
+
 def out_of_use(live: Live) -> int:
     """Return the base pages that are out of use."""
     return read_meminfo(ObservedTree(live.host)).get("HardwareCorrupted", 0) // live.base_page

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hugepage_qa.cache import scratch_directory
-from hugepage_qa.cases.result import BAD, FRAGMENTED, Result, Verdict
+from hugepage_qa.cases.result import BAD, BROKEN_BEFORE, FRAGMENTED, Result, Verdict
 from hugepage_qa.cases.verdicts import lost_result, try_again
 from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
@@ -220,11 +220,16 @@ class LiveMachine:
 
     def _act(self, task: Task, unit: Unit) -> Result | None:
         result = self._act_once(task, unit)
-        is_skipped = result is not None and result.verdict is Verdict.SKIP and result.reason.startswith(FRAGMENTED)
-        if not is_skipped or self._tasks <= _TASKS_THAT_WEAR:
+        if result is None or result.verdict is not Verdict.SKIP or not self._is_worn(result.reason):
             return result
         self.close()
         return self._act_once(task, unit)
+
+    def _is_worn(self, reason: str) -> bool:
+        """Tell whether a case that is skipped for ``reason`` may have what it needs on a new machine."""
+        if reason.startswith(BROKEN_BEFORE):
+            return self._tasks > 1
+        return reason.startswith(FRAGMENTED) and self._tasks > _TASKS_THAT_WEAR
 
     def _act_once(self, task: Task, unit: Unit) -> Result | None:
         began = time.monotonic()

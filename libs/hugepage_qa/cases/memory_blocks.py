@@ -9,7 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hugepage_qa.cases.broken_memory import has_broken_before
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.result import BROKEN_BEFORE
 from hugepage_qa.cases.struct_pages import read_struct_pages_of_boot
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -116,10 +118,13 @@ class MemoryBlock:
 def memory_blocks(live: Live) -> Iterator[MemoryBlock]:
     """Yield the blocks of the machine that are online, from the last one on.
 
-    Raises CannotRun where none can be taken, and on machines that go on when the suite has ended.
+    Raises CannotRun where none can be taken, on machines that go on when the suite has ended, and where memory has
+    broken: memory_block_online() refuses what has been broken since 6.2, and was seen to refuse what was mended.
     """
     if not live.host.is_thrown_away():
         raise CannotRun("no memory is taken from a machine that others use")
+    if has_broken_before(live):
+        raise CannotRun(f"{BROKEN_BEFORE}: a block of it may not come back")
     size = live.host.read(f"{_DIRECTORY}/block_size_bytes")
     if size is None:
         raise CannotRun("this kernel has no CONFIG_MEMORY_HOTREMOVE")

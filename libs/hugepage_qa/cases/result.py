@@ -32,6 +32,8 @@ BAD = (Verdict.FAIL, Verdict.ERROR)
 NOT_RUN = "not run: the first failure ended the run"
 #: how the reason begins of a case for which memory was free, and not in one piece
 FRAGMENTED = "memory is fragmented"
+#: the same of one that takes memory away, where some has broken, even if it was mended
+BROKEN_BEFORE = "memory of this machine has broken before"
 
 _FROM_HARMLESS_TO_GRAVE = tuple(Verdict)
 

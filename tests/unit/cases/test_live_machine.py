@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cases.fake_machines import SERIAL, FakeMachines, backend_of, lost, plan
 
 from hugepage_qa.cases.live_machine import LiveMachine, MachineKind, Task, Unit
-from hugepage_qa.cases.result import FRAGMENTED, Result, Verdict
+from hugepage_qa.cases.result import BROKEN_BEFORE, FRAGMENTED, Result, Verdict
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.emulator import Stopped
@@ -103,6 +103,14 @@ def test_what_a_worn_machine_is_too_fragmented_for_is_tried_on_a_new_one(
     # a new machine that has no range either is not replaced each time
     assert judge(live, one, 1) == fragmented
     assert (live.boots, len(machines.running)) == (2, 1)
+
+
+def test_what_cannot_be_where_memory_has_broken_is_tried_on_a_new_machine_once(live: LiveMachine) -> None:
+    broken = Result("/task", Verdict.SKIP, (f"{BROKEN_BEFORE}: a block may not come back",))
+    one = unit(ending_in(Verdict.PASS), lambda _host: broken)
+    assert judge(live, one).verdict is Verdict.PASS
+    assert judge(live, one, 1) == broken
+    assert live.boots == 2
 
 
 def test_what_must_be_first_on_a_machine_gets_a_new_one_after_others_and_keeps_it(live: LiveMachine) -> None:

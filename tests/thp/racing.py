@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import open_debugfs
 from hugepage_qa.cases.forced_writes import debugging, need_forced_writes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -26,9 +27,8 @@ from hugepage_qa.kernel.uapi import (
     MADV_COLLAPSE,
     MADV_HUGEPAGE,
 )
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 from hugepage_qa.process.actor_threads import Action
 from hugepage_qa.sizes import MIB
 
@@ -92,7 +92,7 @@ def used_while_they_move(live: Live) -> None:
 )
 def used_while_they_are_split(live: Live) -> None:
     memory = huge_pages(live, 2)
-    file = _split_huge_pages(live, memory)
+    file = open_debugfs(live, memory.actor, "split_huge_pages")
     words = f"{memory.actor.pid},{memory.address:#x},{memory.at(2):#x}".encode()
     with at_once(live, memory.actor) as threads:
         threads.use(memory)
@@ -110,7 +110,7 @@ def read_while_it_is_split(live: Live) -> None:
     let_only_pmd_inherit(live)
     path = f"{mount_tmpfs(live, 'always')}/file"
     memory = filled_file(live, path, 2)
-    file = _split_huge_pages(live, memory)
+    file = open_debugfs(live, memory.actor, "split_huge_pages")
     words = f"{path},0x0,{memory.length // live.base_page:#x}".encode()
     with at_once(live, memory.actor) as threads:
         threads.reread(live.open(memory.actor, path), memory.length, live.base_page)
@@ -227,14 +227,6 @@ def _expect_filled_by_others(live: Live, source: Memory, memory: Memory, fault: 
         for _thread in range(2):
             threads.watch(memory)
         threads.call("madvise", memory.address, memory.length, give_back)
-
-
-def _split_huge_pages(live: Live, memory: Memory) -> int:
-    """Return the descriptor of a file of debugfs. Raises CannotRun where there is none, or it cannot be opened."""
-    try:
-        return live.open(memory.actor, f"/{live.mount_interface('debugfs')}/split_huge_pages", 1)
-    except Refused as refusal:
-        raise CannotRun(f"split_huge_pages of debugfs cannot be written: {refusal}") from refusal
 
 
 class ThpRacing(LiveTest):

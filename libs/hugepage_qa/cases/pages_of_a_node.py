@@ -22,6 +22,15 @@ def reserve_on_all(live: Live, pages: int) -> None:
         live.reserve(pages, node)
 
 
+def require_room(live: Live, pages: int) -> None:
+    """Make sure that each node has room for ``pages`` pages. Raises CannotRun or Failed as ``Live.reserve`` does."""
+    reserve_on_all(live, pages)
+    live.set_nr(0)
+    # what a full node has just given it may not give again
+    if not live.is_gigantic:
+        need_memory(live, live.nodes, pages * live.size)
+
+
 def missing_node(live: Live) -> int:
     """Return the number of a node that is not there, not even one without memory."""
     return max(live.before.nodes) + 1
@@ -58,6 +67,13 @@ def filled_page_on(live: Live, node: int, *, shared: bool = False) -> Memory:
     memory.fill()
     live.expect("node in numa_maps", {node: 1}, memory.numa_maps().nodes)
     return memory
+
+
+def expect_free_pages_on(live: Live, node: int, pages: int) -> None:
+    """Expect the pool to have ``pages`` free pages, all on ``node``. Raises Failed."""
+    live.expect_pool(nr=pages, free=pages)
+    for other in live.nodes:
+        live.expect_pool(node=other, nr=pages if other == node else 0, free=pages if other == node else 0)
 
 
 def expect_on_node(live: Live, memory: Memory, node: int, known: Mapping[Quirk, dict[int, int]] | None = None) -> None:

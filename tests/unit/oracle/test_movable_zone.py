@@ -36,6 +36,9 @@ def movable(prediction: Prediction) -> Expected | None:
         ("kernelcore=1G movablecore=512M", 512 * MIB),
         ("kernelcore=75% movablecore=50%", 512 * MIB),
         ("movablecore=1G movablecore=256M", 256 * MIB),
+        ("kernelcore=0x4b%", 512 * MIB),
+        ("kernelcore=01400M", 1280 * MIB),
+        ("kernelcore=1280M kernelcore", 768 * MIB),
     ],
 )
 def test_the_larger_kernelcore_counts(make_machine: MakeMachine, words: str, amount: int) -> None:
@@ -43,7 +46,10 @@ def test_the_larger_kernelcore_counts(make_machine: MakeMachine, words: str, amo
     assert found == Between(amount - 2 * BLOCK, amount + BLOCK)
 
 
-@pytest.mark.parametrize("words", ["kernelcore=2G", "kernelcore=4G movablecore=512M", "kernelcore=0", "movablecore=0"])
+@pytest.mark.parametrize(
+    "words",
+    ["kernelcore=2G", "kernelcore=1G kernelcore=", "kernelcore=4G movablecore=512M", "kernelcore=0", "movablecore=0"],
+)
 def test_no_memory_is_movable(make_machine: MakeMachine, words: str) -> None:
     assert movable(predicted(make_machine, words)) == Exactly(0)
 

@@ -1,6 +1,7 @@
 """kernelcore= and movablecore=: how much memory is kept for what can be moved, in ZONE_MOVABLE.
 
-Sources: Documentation/admin-guide/kernel-parameters.txt kernelcore, movablecore; find_zone_movable_pfns_for_nodes().
+Sources: Documentation/admin-guide/kernel-parameters.txt kernelcore, movablecore; mm/mm_init.c cmdline_parse_core(),
+find_zone_movable_pfns_for_nodes().
 """
 
 import re
@@ -11,7 +12,7 @@ from hugepage_qa.oracle.rules import MOVABLE_ZONE
 from hugepage_qa.sizes import GIB
 
 SUBJECT = "zoneinfo/movable"
-_PERCENT = re.compile(r"(?P<number>[0-9]+)%")
+_PERCENT = re.compile(r"(?P<number>0[xX][0-9a-fA-F]+|[0-9]+)%")
 #: where the highest zone of a machine may begin, below which nothing becomes movable
 _ZONE_BORDER, _ZONE_BORDER_OF_S390 = 4 * GIB, 2 * GIB
 
@@ -21,7 +22,9 @@ def expect_movable_zone(draft: Draft) -> None:
 
     Each node rounds where its movable memory begins up to the largest block of the buddy allocator.
     """
-    given = {name: [value for value in draft.values(name) if value] for name in ("kernelcore", "movablecore")}
+    given = {
+        name: [value for value in draft.values(name) if value is not None] for name in ("kernelcore", "movablecore")
+    }
     if not any(given.values()):
         return
     if draft.values("movable_node") or "mirror" in given["kernelcore"]:
@@ -43,4 +46,4 @@ def expect_movable_zone(draft: Draft) -> None:
 
 def _bytes(value: str, total: int) -> int:
     percent = _PERCENT.match(value)
-    return total * int(percent["number"]) // 100 if percent else memparse(value)[0]
+    return total * memparse(percent["number"])[0] // 100 if percent else memparse(value)[0]

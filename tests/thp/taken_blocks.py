@@ -16,8 +16,8 @@ from hugepage_qa.sizes import GIB, MIB, format_size
 
 TAKEN = Area("thp/taken-blocks", sizes=Sizes.ONCE)
 
-#: page tables beyond what is free for them already, and the most that they are
-_TABLES, _MOST = 64 * MIB, GIB
+#: page tables beyond what is free for them already, in bytes and in blocks, and the most that they are
+_TABLES, _BLOCKS, _MOST = 64 * MIB, 4, GIB
 #: of the blocks that they need, the part that has to be counted: others free memory of the kernel's at the same time
 _ENOUGH = 0.5
 #: memory that nothing of the kernel's own comes from
@@ -45,9 +45,12 @@ def _share_that_is_counted(live: Live) -> tuple[str, float]:
     # a processor has lists of its own, of pages that count as free nowhere
     listed = sum(zone.listed for zone in read_zones(live.host))
     spare = (listed + sum(zone.free_pages(UNMOVABLE) for zone in before)) * live.base_page
-    length = spare + _TABLES
+    # a block of arm64 with base pages of 64K has 512 MiB
+    length = spare + max(_TABLES, _BLOCKS * size)
     if length > _MOST:
-        raise CannotRun(f"more than {format_size(_MOST - _TABLES)} are free for the kernel's own memory already")
+        raise CannotRun(
+            f"it takes page tables of {length >> 20} MiB, more than {format_size(_MOST)}, to need new blocks"
+        )
     for node in {zone.node for zone in before}:
         # processes get page tables of their own node first
         if sum(zone.free_blocks(MOVABLE) for zone in before if zone.node == node) * size < 2 * length:

@@ -44,7 +44,12 @@ class TraceEvents:
         self._point = live.mount_interface("tracefs")
 
     def expect(self, actor: Actor, expected: Iterable[Told], act: Callable[[], object]) -> None:
-        """Expect these events, and no others of their kind, while ``act`` has ``actor`` act.
+        """Expect these events, and no others of their kind, while ``act`` has ``actor`` act. Raises CannotRun, too."""
+        for what, (wanted, found) in self.found(actor, expected, act).items():
+            self._live.expect(what, wanted, found)
+
+    def found(self, actor: Actor, expected: Iterable[Told], act: Callable[[], object]) -> Mapping[str, tuple[int, int]]:
+        """Return what is told while ``act`` has ``actor`` act: what -> how often it is to be, and how often it was.
 
         Raises CannotRun where the kernel has no such event.
         """
@@ -58,13 +63,13 @@ class TraceEvents:
             for told in expected
         ]
         act()
+        found = {}
         for told, of_all, of_each in counters:
-            found = [_count(actor, counter, room) for counter in of_each]
-            for (one, times), count in zip(told.times.items(), found, strict=True):
-                what = f"times that {told.event} tells {one}, of {times} at least"
-                self._live.expect(what, times, min(times, count))
-            others = _count(actor, of_all, room) - sum(found)
-            self._live.expect(f"times that {told.event} tells something else", 0, others)
+            counts = [_count(actor, counter, room) for counter in of_each]
+            for (one, times), count in zip(told.times.items(), counts, strict=True):
+                found[f"times that {told.event} tells {one}, of {times} at least"] = times, min(times, count)
+            found[f"times that {told.event} tells something else"] = 0, _count(actor, of_all, room) - sum(counts)
+        return found
 
     def _counter(self, actor: Actor, event: str, told: str) -> int:
         """Return a descriptor of ``actor`` that counts the events that tell ``told``, and come while it acts."""

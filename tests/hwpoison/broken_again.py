@@ -13,7 +13,7 @@ from hugepage_qa.cases.broken_memory import (
     EHWPOISON,
     break_in_use,
     hard_offline,
-    mend,
+    mended_at_the_end,
     need_mending,
     out_of_use,
     told_of,
@@ -82,18 +82,17 @@ def pages_of_a_pool(live: Live) -> None:
                 frame, give_up = state.make(live)
                 before, stats = out_of_use(live), _stats(live)
                 _expect_break(live, frame + place, {f"{ACTION}{state.words}"}, state.error)
-                _expect_break(live, frame + place, _THE_SAME, EHWPOISON)
-                live.expect("base pages out of use", 1, out_of_use(live) - before)
-                _expect_stats(live, stats, "failed" if state.stays else "recovered")
-                if state.stays:
-                    beside = (place + 1) % (last + 1)
-                    _expect_break(live, frame + beside, _BESIDE_IT, EHWPOISON)
-                    live.expect("base pages out of use after one beside it", 2, out_of_use(live) - before)
-                    for again in (beside, place):
-                        _expect_break(live, frame + again, _THE_SAME, EHWPOISON)
-                    live.expect("base pages out of use after all of it", 2, out_of_use(live) - before)
-                give_up()
-                mend(live, frame if state.stays else frame + place)
+                with mended_at_the_end(live, frame if state.stays else frame + place, give_up):
+                    _expect_break(live, frame + place, _THE_SAME, EHWPOISON)
+                    live.expect("base pages out of use", 1, out_of_use(live) - before)
+                    _expect_stats(live, stats, "failed" if state.stays else "recovered")
+                    if state.stays:
+                        beside = (place + 1) % (last + 1)
+                        _expect_break(live, frame + beside, _BESIDE_IT, EHWPOISON)
+                        live.expect("base pages out of use after one beside it", 2, out_of_use(live) - before)
+                        for again in (beside, place):
+                            _expect_break(live, frame + again, _THE_SAME, EHWPOISON)
+                        live.expect("base pages out of use after all of it", 2, out_of_use(live) - before)
                 live.expect_pool(nr=int(state.stays), free=int(state.stays))
                 live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
                 live.set_nr(0)

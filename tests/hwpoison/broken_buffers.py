@@ -3,7 +3,7 @@
 import fcntl
 import os
 
-from hugepage_qa.cases.broken_memory import break_page, expect_broken, mend, need_mending
+from hugepage_qa.cases.broken_memory import break_page, expect_broken, mended_at_the_end, need_mending
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.live import Live
@@ -74,16 +74,13 @@ def _expect_no_buffer_of_broken(live: Live, file: HugeFile, device: int, memory:
     file.seal(fcntl.F_SEAL_SHRINK)
     frame = memory.pagemap([memory.address])[0] & FRAME
     break_page(live, memory, 0, MADV_HWPOISON)
-    try:
+    with mended_at_the_end(live, frame, file.actor.end):
         expect_broken(live, memory, extent=extent)
         made = {(start, end): _is_made(file, device, start, end) for start, end in ((0, base), (0, 2 * base))}
         buffer = map_buffer(file.actor, device, [Part(file.descriptor, whole - memory.size, base)])
         wrong = buffer.actor.check(buffer.address, base, memory.step, 1 + whole - memory.size)
         live.expect("words that a buffer of the page beside it has of others", 0, wrong)
         buffer.close()
-    finally:
-        file.actor.end()
-        mend(live, frame)
     refused, known = dict.fromkeys(made, False), {Quirk.BUFFER_TAKES_BROKEN: dict.fromkeys(made, True)}
     live.expect("whether buffers of what broke are made", refused, made, known)
 

@@ -2,14 +2,13 @@
 
 import errno
 import signal
-from contextlib import suppress
 
 from hugepage_qa.cases.broken_memory import (
     EHWPOISON,
     break_page,
     expect_flag,
     hard_offline,
-    mend,
+    mended_at_the_end,
     need_mending,
     out_of_use,
 )
@@ -21,11 +20,10 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.kernel.uapi import MADV_HWPOISON
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Fault, Refused
+from hugepage_qa.process.actor import Actor, Fault
 
 FREE_PAGES = Area("hwpoison/broken-free-pages", sizes=Sizes.BUDDY)
 RULE = "Documentation/ABI/testing/sysfs-memory-page-offline; mm/memory-failure.c try_memory_failure_hugetlb()"
@@ -90,24 +88,28 @@ def reserved_page(live: Live) -> None:
     frame, broken_frame = _frame_of_a_free_page(live, actor, live.size // 2)
     memory = live.map(1, actor)
     live.expect_errno(errno.EBUSY, hard_offline, live, broken_frame)
-    live.expect_pool(nr=1, free=1, resv=1)
-    for _time in range(2):
-        live.expect_signal(signal.SIGBUS, memory.touch)
-        live.expect_pool(nr=1, free=1, resv=1)
-    live.reserve(2)
-    memory.fill()
-    memory.expect_filled()
-    live.expect("whether the page is the broken one", False, frame in memory.frames())
-    live.expect_pool(nr=2, free=1)
-    memory.unmap()
-    live.expect_pool(nr=2, free=2)
-    live.set_nr(0)
-    live.expect_pool(nr=0, free=0)
-    live.expect("base pages out of use", 1, out_of_use(live) - before)
+
+    def give_back() -> None:
+        actor.end()
+        live.set_nr(0)
+
     # the block that the page becomes is free with what broke of it (mm/page_alloc.c free_pages_prepare() looks at pages
     # of order 0 alone), and where the next case breaks that memory it would be broken already
-    with suppress(CannotRun, Refused):
-        mend(live, broken_frame)
+    with mended_at_the_end(live, broken_frame, give_back, may_be_refused=True):
+        live.expect_pool(nr=1, free=1, resv=1)
+        for _time in range(2):
+            live.expect_signal(signal.SIGBUS, memory.touch)
+            live.expect_pool(nr=1, free=1, resv=1)
+        live.reserve(2)
+        memory.fill()
+        memory.expect_filled()
+        live.expect("whether the page is the broken one", False, frame in memory.frames())
+        live.expect_pool(nr=2, free=1)
+        memory.unmap()
+        live.expect_pool(nr=2, free=2)
+        live.set_nr(0)
+        live.expect_pool(nr=0, free=0)
+        live.expect("base pages out of use", 1, out_of_use(live) - before)
 
 
 @FREE_PAGES.case(
@@ -123,13 +125,11 @@ def held_page(live: Live) -> None:
     (frame,) = memory.frames()
     pipe_with(live, memory)
     live.expect_errno(errno.EBUSY, hard_offline, live, frame)
-    memory.actor.end()
-    try:
+    with mended_at_the_end(live, frame, memory.actor.end):
+        memory.actor.end()
         free = live.pool().free
         memory = live.map(free)
         had = sum(_is_had(memory, page) for page in range(free))
-    finally:
-        mend(live, frame)
     # what is mended is free again, and a page that was promised and could not be had is so still
     live.expect_pool(nr=2, free=1, known={Quirk.HELD_BROKEN_PAGE_PROMISED: {"resv": 1}})
     live.expect("free pages that were had", free, had)
@@ -158,15 +158,14 @@ def several_base_pages(live: Live) -> None:
     (frame,) = memory.frames()
     last = live.size // live.base_page - 1
     break_page(live, memory, 0, MADV_HWPOISON)
-    for count, number in ((1, 0), (2, last), (2, last), (2, 0), (3, 1)):
-        if (count, number) != (1, 0):
-            live.expect_errno(EHWPOISON, hard_offline, live, frame + number)
-        live.expect("base pages out of use", count, out_of_use(live) - before)
-        expect_flag(live, memory, frame)
-    live.expect_pool(nr=1, free=0)
-    file.truncate(0)
-    file.actor.end()
-    mend(live, frame)
+    with mended_at_the_end(live, frame, file.actor.end):
+        for count, number in ((1, 0), (2, last), (2, last), (2, 0), (3, 1)):
+            if (count, number) != (1, 0):
+                live.expect_errno(EHWPOISON, hard_offline, live, frame + number)
+            live.expect("base pages out of use", count, out_of_use(live) - before)
+            expect_flag(live, memory, frame)
+        live.expect_pool(nr=1, free=0)
+        file.truncate(0)
     live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
     live.expect_pool(nr=1, free=1)
 
@@ -185,13 +184,10 @@ def page_of_an_emptied_file(live: Live) -> None:
     memory.fill()
     (frame,) = memory.frames()
     break_page(live, memory, 0, MADV_HWPOISON)
-    try:
+    with mended_at_the_end(live, frame, file.actor.end):
         group.expect_usage(1)
         file.truncate(0)
         group.expect_usage(0, {Quirk.DELETED_BROKEN_PAGE_CHARGED: 1})
-    finally:
-        file.actor.end()
-        mend(live, frame)
     live.expect_pool(nr=1, free=1)
 
 

@@ -12,6 +12,7 @@ from hugepage_qa.cases.broken_memory import (
     expect_broken,
     is_unsplit,
     mend,
+    mended_at_the_end,
     need_mending,
     told_of,
 )
@@ -67,10 +68,11 @@ def page_of_a_file(live: Live) -> None:
     memory = file.map(1)
     memory.fill()
     frame = memory.pagemap([memory.address])[0] & FRAME
-    _expect_told_early(live, memory)
-    file.truncate(0)
-    file.actor.end()
-    mend(live, frame)
+    children = _children_who_chose(live, memory)
+    break_page(live, memory, 0, MADV_HWPOISON)
+    with mended_at_the_end(live, frame, file.actor.end):
+        _expect_signals(live, memory, children, early_kill=False, extent=memory.size)
+        file.truncate(0)
     live.expect_pool(nr=1, free=1)
 
 
@@ -119,16 +121,10 @@ def part_of_a_held_huge_page(live: Live) -> None:
         frame = broken.pagemap([broken.address])[0] & FRAME
         children = _children_who_chose(live, broken, filled=memory.size // 2)
         pipe_with(live, memory)
-        try:
-            with live.about(f"memory_failure_early_kill {early_kill:d}"):
-                break_it = partial(break_page, live, broken, 0, MADV_HWPOISON, early_kill=early_kill)
-                live.expect_errno(EHWPOISON, break_it)
+        with live.about(f"memory_failure_early_kill {early_kill:d}"):
+            live.expect_errno(EHWPOISON, break_page, live, broken, 0, MADV_HWPOISON, early_kill=early_kill)
+            with mended_at_the_end(live, frame, memory.actor.end):
                 _expect_signals(live, broken, children, early_kill=early_kill, extent=memory.size)
-        finally:
-            # nobody else is to have it
-            for process in (*(child.actor for child in children), memory.actor):
-                process.end()
-            mend(live, frame)
 
 
 def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bool:
@@ -157,12 +153,8 @@ def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bo
     return True
 
 
-def _fork(memory: Memory) -> Memory:
-    return memory.seen_by(memory.actor.fork())
-
-
 def _expect_told_early(
-    live: Live, memory: Memory, fork: Callable[[Memory], Memory] = _fork, *, early_kill: bool = False
+    live: Live, memory: Memory, fork: Callable[[Memory], Memory] = Memory.fork, *, early_kill: bool = False
 ) -> list[Actor]:
     """Expect each child of the actor of a page to be told of its breaking as it has chosen; return all processes.
 
@@ -174,7 +166,7 @@ def _expect_told_early(
 
 
 def _children_who_chose(
-    live: Live, memory: Memory, fork: Callable[[Memory], Memory] = _fork, filled: int = 0
+    live: Live, memory: Memory, fork: Callable[[Memory], Memory] = Memory.fork, filled: int = 0
 ) -> list[Memory]:
     """Return a page as a child sees it for each of _CHOSEN; it begins ``filled`` bytes behind what was filled."""
     # the signal that is not for a touch would end it

@@ -8,7 +8,7 @@ from hugepage_qa.cases.broken_memory import (
     expect_broken,
     expect_flag,
     is_taken_out_of_use,
-    mend,
+    mended_at_the_end,
     need_mending,
     out_of_use,
     soft_offline,
@@ -174,10 +174,9 @@ def mended_page(live: Live) -> None:
         memory.fill()
         frame = memory.pagemap([memory.address])[0] & FRAME
         break_page(live, memory, 0, advice)
-        live.expect("base pages out of use", 1, out_of_use(live) - before)
-        expect_flag(live, memory, frame)
-        memory.unmap()
-        mend(live, frame)
+        with mended_at_the_end(live, frame, memory.unmap):
+            live.expect("base pages out of use", 1, out_of_use(live) - before)
+            expect_flag(live, memory, frame)
         live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
         expect_flag(live, memory, frame, is_set=False)
         live.reserve(1)
@@ -205,25 +204,25 @@ def read_of_a_broken_page(live: Live) -> None:
     memory.fill()
     frame, broken, base = memory.frames().pop(), live.size // 2, live.base_page
     break_page(live, memory, broken, MADV_HWPOISON)
-    live.expect("base pages out of use", 1, out_of_use(live) - before)
-    expect_flag(live, memory, frame)
-    buffer = file.actor.mmap(3 * base, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for start, length in (
-        (broken - 2 * base, 2 * base),
-        (broken - 2 * base + WORD, 2 * base - WORD),
-        (broken - base - WORD, base + WORD),
-        (broken - WORD, WORD),
-        (broken + base, 3 * base),
-    ):
-        read = file.actor.call("pread64", file.descriptor, buffer, 3 * base, start)
-        live.expect(f"bytes read at {start}", length, read)
-        wrong = file.actor.check(buffer, length, WORD, 1 + start)
-        live.expect(f"words that are wrong at {start}", 0, wrong)
-    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, buffer, base, broken)
-    memory.unmap()
-    file.truncate(0)
-    live.expect_pool(nr=1, free=0)
-    mend(live, frame)
+    with mended_at_the_end(live, frame, file.actor.end):
+        live.expect("base pages out of use", 1, out_of_use(live) - before)
+        expect_flag(live, memory, frame)
+        buffer = file.actor.mmap(3 * base, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for start, length in (
+            (broken - 2 * base, 2 * base),
+            (broken - 2 * base + WORD, 2 * base - WORD),
+            (broken - base - WORD, base + WORD),
+            (broken - WORD, WORD),
+            (broken + base, 3 * base),
+        ):
+            read = file.actor.call("pread64", file.descriptor, buffer, 3 * base, start)
+            live.expect(f"bytes read at {start}", length, read)
+            wrong = file.actor.check(buffer, length, WORD, 1 + start)
+            live.expect(f"words that are wrong at {start}", 0, wrong)
+        live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, buffer, base, broken)
+        memory.unmap()
+        file.truncate(0)
+        live.expect_pool(nr=1, free=0)
     live.expect_pool(nr=1, free=1)
     live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
 
@@ -238,7 +237,7 @@ def child_of_a_broken_page(live: Live) -> None:
     memory = live.map(2)
     memory.fill()
     break_page(live, memory, 0, MADV_HWPOISON)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     # a known bug of the child ends the case
     for seen, known in ((memory, {}), (child, {Quirk.BROKEN_PAGE_LOST_AT_FORK: None})):
         expect_broken(live, seen, known=known)
@@ -263,14 +262,13 @@ def broken_page_of_a_file(live: Live) -> None:
     memory.fill()
     frame = memory.pagemap([memory.address])[0] & FRAME
     break_page(live, memory, 0, MADV_HWPOISON)
-    for mapped in (memory, file.map(2)):
-        expect_broken(live, mapped)
-        mapped.expect_filled(first=1)
-    words = bytes(WORD), WORD, 0
-    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, *words)
-    file.truncate(0)
-    file.actor.end()
-    mend(live, frame)
+    with mended_at_the_end(live, frame, file.actor.end):
+        for mapped in (memory, file.map(2)):
+            expect_broken(live, mapped)
+            mapped.expect_filled(first=1)
+        words = bytes(WORD), WORD, 0
+        live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, *words)
+        file.truncate(0)
     live.expect_pool(nr=2, free=2)
 
 

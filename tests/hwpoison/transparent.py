@@ -4,7 +4,6 @@ import errno
 import mmap
 import os
 import signal
-from contextlib import suppress
 from functools import partial
 from itertools import product
 
@@ -12,7 +11,7 @@ from hugepage_qa.cases.broken_memory import (
     break_page,
     expect_broken,
     expect_flag,
-    mend,
+    mended_at_the_end,
     need_memory_failure,
     out_of_use,
 )
@@ -38,7 +37,6 @@ from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, M
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 
@@ -59,7 +57,7 @@ SPLIT = "mm/memory-failure.c try_to_split_thp_page()"
 )
 def soft_offline_of_a_part(live: Live) -> None:
     memory = huge_pages(live, 2)
-    child = memory.seen_by(memory.actor.fork())
+    child = memory.fork()
     before, address = out_of_use(live), memory.address + memory.size // 2
     old = memory.pagemap([address])[0]
     break_page(live, memory, memory.size // 2, MADV_SOFT_OFFLINE)
@@ -83,14 +81,16 @@ def soft_offline_of_what_is_held(live: Live) -> None:
     for make, breaks in ((huge_pages, (0, last)), (shared_huge_pages, (0, last)), (unadvised_base_pages, (last,))):
         memory = make(live)
         before = out_of_use(live)
-        reader = pipe_with(live, Memory(live, memory.actor, memory.address + last * live.base_page, 1, live.base_page))
+        held = Memory(live, memory.actor, memory.address + last * live.base_page, 1, live.base_page)
+        reader = pipe_with(live, held)
         with live.about(make.__name__):
             for page in breaks:
                 address = memory.address + page * live.base_page
                 live.expect_errno(errno.EBUSY, memory.actor.call, "madvise", address, live.base_page, MADV_SOFT_OFFLINE)
             live.expect("base pages out of use", 0, out_of_use(live) - before)
             memory.expect_filled()
-            word_from(live, memory.actor, reader)
+            word = word_from(live, memory.actor, reader)
+            live.expect("the word that is in the pipe", 1 + last * live.base_page, word)
             for page in breaks:
                 break_page(live, memory, page * live.base_page, MADV_SOFT_OFFLINE)
             live.expect("base pages out of use when it was let go", len(breaks), out_of_use(live) - before)
@@ -134,15 +134,13 @@ def a_broken_part_of_what_was_held(live: Live) -> None:
     frame = memory.pagemap([memory.address + broken])[0] & FRAME
     reader = pipe_with(live, memory)
     live.expect_errno(answer_of_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
-    memory.unmap()
-    word_from(live, actor, reader)
-    others = advised(live, max(1, _MANY // memory.size), actor=actor)
-    actor.fill(others.address, others.length, others.size, 1)
-    frames = {entry & FRAME for entry in others.pagemap(others.at(page) + broken for page in range(others.pages))}
-    others.actor.end()
     # nobody else is to have it, whether it was found or is free elsewhere; a kernel that keeps it apart may refuse
-    with suppress(Refused):
-        mend(live, frame)
+    with mended_at_the_end(live, frame, actor.end, may_be_refused=True):
+        memory.unmap()
+        live.expect("the word that is in the pipe", 1, word_from(live, actor, reader))
+        others = advised(live, max(1, _MANY // memory.size), actor=actor)
+        actor.fill(others.address, others.length, others.size, 1)
+        frames = {entry & FRAME for entry in others.pagemap(others.at(page) + broken for page in range(others.pages))}
     known = {Quirk.BROKEN_PART_HANDED_OUT_AGAIN: True}
     live.expect("a new huge page has the page that broke", False, frame in frames, known)
 
@@ -195,7 +193,7 @@ def broken_part_of_a_held_tmpfs_page(live: Live) -> None:
     with tmpfs_page_broken_while_held(live) as held:
         file, memory, broken = held.file, held.memory, held.place
         behind = broken + live.base_page
-        for reached in (map_file(live, file.actor, file.descriptor, 1), memory.seen_by(file.actor.fork())):
+        for reached in (map_file(live, file.actor, file.descriptor, 1), memory.fork()):
             live.expect("words that changed", 0, reached.wrong(0, broken) + reached.wrong(behind, memory.size - behind))
             live.expect_signal(signal.SIGBUS, reached.actor.read, reached.address + broken)
             live.expect("ShmemPmdMapped", 0, reached.smaps().shmem_pmd_mapped)

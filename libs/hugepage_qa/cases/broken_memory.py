@@ -2,7 +2,8 @@
 
 import errno
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 from hugepage_qa.cases.debugfs import write_debugfs
@@ -158,6 +159,26 @@ def mend(live: Live, frame: int) -> None:
         if error.errno != errno.EOPNOTSUPP:
             raise
         raise CannotRun("this machine has had memory that was really broken, and mends none now") from error
+
+
+@contextmanager
+def mended_at_the_end(
+    live: Live, frame: int, give_back: Callable[[], None], *, may_be_refused: bool = False
+) -> Iterator[None]:
+    """Have a page frame that has just broken taken for whole again when the block ends, however it does.
+
+    ``give_back`` is called before: a page that is in a file, or mapped, is not mended, and free it would be handed out
+    as it is. Raises what ``mend`` does, unless it ``may_be_refused``, and never in place of what has ended the block.
+    """
+    ignored: tuple[type[Exception], ...] = (CannotRun, Refused)
+    try:
+        yield
+        if not may_be_refused:
+            ignored = ()
+    finally:
+        give_back()
+        with suppress(*ignored):
+            mend(live, frame)
 
 
 def expect_broken(

@@ -2,10 +2,10 @@
 
 import errno
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, mend, need_memory_failure, need_mending
+from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, mended_at_the_end, need_memory_failure, need_mending
 from hugepage_qa.cases.checked_pages import checks_pages
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
@@ -14,7 +14,6 @@ from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_HWPOISON
 from hugepage_qa.machine.host import CannotRun
-from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
 
 #: memory_failure() returns EHWPOISON where a huge page cannot be split
@@ -60,12 +59,15 @@ def tmpfs_page_broken_while_held(live: Live) -> Iterator[BrokenPart]:
     frame = memory.pagemap([memory.address + broken])[0] & FRAME
     reader = pipe_with(live, memory)
     live.expect_errno(answer_of_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
-    yield BrokenPart(point, file, memory, broken)
-    # a page that is in a file, or mapped, is not mended
-    memory.unmap()
-    file.truncate(0)
-    live.expect("the word that is in the pipe", 1, word_from(live, file.actor, reader))
-    file.actor.end()
-    # nobody else is to have it; a kernel that keeps it apart may refuse
-    with suppress(Refused):
-        mend(live, frame)
+
+    def give_back() -> None:
+        file.actor.end()
+        # with all of its files, of which an actor that is gone empties none
+        live.unmount(point)
+
+    # a kernel that keeps it apart may refuse
+    with mended_at_the_end(live, frame, give_back, may_be_refused=True):
+        yield BrokenPart(point, file, memory, broken)
+        memory.unmap()
+        file.truncate(0)
+        live.expect("the word that is in the pipe", 1, word_from(live, file.actor, reader))

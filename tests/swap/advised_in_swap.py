@@ -6,12 +6,12 @@ A huge page that was swapped out as a whole has one entry in its file, by which 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, runs
+from hugepage_qa.cases.process_counters import faults
 from hugepage_qa.cases.shared_in_swap import file_in_swap, file_pages_in_memory, swapping_group
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.kernel.uapi import MADV_WILLNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.process_table import MAJOR_FAULTS, split_stat
 
 ADVISED = Area("swap/advised-in-swap", sizes=Sizes.ONCE)
 
@@ -59,13 +59,13 @@ def range_comes(live: Live) -> None:
             with live.about(f"huge={huge}, base pages {part.start} to {part.stop}"):
                 memory = file_in_swap(live, group, huge, _PAGES)[0]
                 told = _told_when_there(live, memory, part)
-                before = _major_faults(live, memory)
+                before = faults(live, memory.actor).major
                 live.expect("words that changed", 0, memory.wrong(part.start * base, len(part) * base))
-                faults = _major_faults(live, memory) - before
+                later = faults(live, memory.actor).major
                 live.expect(
                     "whether what was wanted has to be read from swap when it is read",
                     False,
-                    faults > 0,
+                    later > before,
                     {Quirk.SWAP_BY_FIRST_PAGE: huge == "always"},
                 )
                 live.expect("wanted base pages that mincore(2) does not tell of", [], runs({*part} - told))
@@ -81,10 +81,6 @@ def _told_when_there(live: Live, memory: Memory, part: range) -> set[int]:
     base = live.base_page
     memory.actor.call("madvise", memory.address + part.start * base, len(part) * base, MADV_WILLNEED)
     return live.host.last_look(lambda: file_pages_in_memory(live, memory), lambda found: found >= {*part}, _SECONDS)
-
-
-def _major_faults(live: Live, memory: Memory) -> int:
-    return int(split_stat(live.host.read(f"proc/{memory.actor.pid}/stat") or "")[MAJOR_FAULTS])
 
 
 class ThpAdvisedInSwap(LiveTest):

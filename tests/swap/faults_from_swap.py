@@ -10,15 +10,14 @@ from hugepage_qa.cases.group_memory import actor_in, leave_memory
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.process_counters import faults
 from hugepage_qa.cases.shared_in_swap import file_in_swap
 from hugepage_qa.cases.swapped import need_swap
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_shared_memory import map_file
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
-from hugepage_qa.process.process_table import MAJOR_FAULTS, MINOR_FAULTS, split_stat
 
 FAULTS_FROM_SWAP = Area("swap/faults-from-swap", sizes=Sizes.ONCE)
 
@@ -119,15 +118,10 @@ def _faults(live: Live, memory: Memory, access: Access, times: int) -> list[tupl
 
 
 def _faults_of(live: Live, memory: Memory, access: Access) -> tuple[int, bool]:
-    before = _counted(live, memory.actor)
+    before = faults(live, memory.actor)
     access(live, memory, _HELD)
-    major, minor = (now - then for now, then in zip(_counted(live, memory.actor), before, strict=True))
-    return major, minor > 0
-
-
-def _counted(live: Live, actor: Actor) -> tuple[int, int]:
-    fields = split_stat(ObservedTree(live.host).read(f"proc/{actor.pid}/stat") or "")
-    return int(fields[MAJOR_FAULTS]), int(fields[MINOR_FAULTS])
+    after = faults(live, memory.actor)
+    return after.major - before.major, after.minor > before.minor
 
 
 class ThpFaultsFromSwap(LiveTest):

@@ -6,10 +6,9 @@ from hugepage_qa.cases.balanced_pages import await_marks, far_memory
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.cases.process_counters import faults
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
-from hugepage_qa.process.process_table import MINOR_FAULTS, split_stat
 
 PASSED_OVER = Area("thp/passed-over", sizes=Sizes.ONCE)
 
@@ -52,15 +51,11 @@ def _waited_for(live: Live, memory: Memory, pages: range) -> list[int]:
     memory.actor.write(word, _NEW_VALUE)
     found = list[int]()
     for page in pages:
-        before = _minor_faults(live, memory.actor)
+        before = faults(live, memory.actor).minor
         live.expect(f"the first word of page {page}", 1 + page * memory.size, memory.read(page))
-        if _minor_faults(live, memory.actor) > before:
+        if faults(live, memory.actor).minor > before:
             found.append(page)
     return found
-
-
-def _minor_faults(live: Live, actor: Actor) -> int:
-    return int(split_stat(ObservedTree(live.host).read(f"proc/{actor.pid}/stat") or "")[MINOR_FAULTS])
 
 
 class ThpPassedOver(LiveTest):

@@ -1,12 +1,14 @@
-"""The counters of a process that /proc/PID/status shows, and how exact they are, as VmHWM and VmSwap."""
+"""The counters of a process that /proc/PID/status shows, how exact they are, as VmHWM and VmSwap, and its faults."""
 
 import re
+from typing import NamedTuple
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.process_table import MAJOR_FAULTS, MINOR_FAULTS, split_stat
 
 _DIRECTORY = "sys/devices/system/cpu"
 _CPU = re.compile(r"cpu\d+")
@@ -20,6 +22,25 @@ def process_status(live: Live, actor: Actor) -> ProcessStatus:
     """Return /proc/PID/status of ``actor``. Raises Failed where there is none."""
     status = read_process_status(ObservedTree(live.host), actor.pid)
     return status or live.fail(f"/proc/{actor.pid}/status", "a process", "none")
+
+
+class Faults(NamedTuple):
+    """The faults of a process and its threads that had to wait for a disk or swap, and the others."""
+
+    major: int
+    minor: int
+
+
+def faults(live: Live, actor: Actor) -> Faults:
+    """Return how many faults ``actor`` has had so far, without its children. Raises Failed where there is no process.
+
+    Source: Documentation/filesystems/proc.rst maj_flt, min_flt.
+    """
+    path = f"proc/{actor.pid}/stat"
+    fields = split_stat(ObservedTree(live.host).read(path) or "")
+    if not fields:
+        live.fail(f"/{path}", "a process", "none")
+    return Faults(int(fields[MAJOR_FAULTS]), int(fields[MINOR_FAULTS]))
 
 
 def may_lack(live: Live) -> int:

@@ -1,7 +1,7 @@
 """Advice that has nothing to do on huge pages, or on a part of them: they stay mapped as a whole."""
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -57,9 +57,12 @@ _GUARDS_SINCE, _SHARED_GUARDS_SINCE = KernelVersion(6, 13), KernelVersion(6, 15)
 
 @dataclass(frozen=True)
 class _Kind:
-    """Memory of ``_PAGES`` huge pages: how it is made, how many bytes of it are mapped whole, and what it holds."""
+    """Memory of ``_PAGES`` huge pages: how it is made, how many bytes of it are mapped whole, and what it holds.
 
-    make: Callable[[Live], Memory]
+    What is made is the memory as each process has it, first of all the one whose advice it is.
+    """
+
+    make: Callable[[Live], Sequence[Memory]]
     whole: Callable[[Live, Memory], int]
     expect_intact: Callable[[Memory], None]
     is_shared: bool = False
@@ -67,8 +70,8 @@ class _Kind:
 
 @LEFT_WHOLE.case(
     "advice that memory has already, or that has nothing to do there, for a part of a huge page, all of it, or parts of"
-    " several, leaves them mapped whole, and what they hold: anonymous ones, of one process or two, shared ones and"
-    " those of zeroes",
+    " several, leaves them mapped whole, and what they hold: anonymous ones, of one process or in each of two, shared"
+    " ones and those of zeroes",
     f"{SOURCE}, guard_remove_pmd_entry(), swapin_walk_pmd_entry()",
 )
 def advised_in_part(live: Live) -> None:
@@ -91,7 +94,7 @@ def advised_in_part(live: Live) -> None:
 
 @LEFT_WHOLE.case(
     "advice for whole huge pages leaves each mapped whole, and what it holds, where another mapping begins at it, too:"
-    " anonymous ones, of one process or two, shared ones and those of zeroes",
+    " anonymous ones, of one process or in each of two, shared ones and those of zeroes",
     f"{SOURCE}, madvise_cold_or_pageout_pte_range(); mm/khugepaged.c madvise_collapse()",
 )
 def advised_as_a_whole(live: Live) -> None:
@@ -122,43 +125,49 @@ def _has_nothing_to_do(live: Live, kind: _Kind) -> Iterator[tuple[str, int]]:
 
 
 def _expect_left_whole(live: Live, kind: _Kind, advice: int, ranges: Iterable[tuple[int, int]]) -> None:
-    memory = kind.make(live)
+    of_each = kind.make(live)
+    memory = of_each[0]
+    expected = [memory.length] * len(of_each)
     for offset, length in ranges:
         with live.about(f"{length} bytes at {offset}"):
             live.expect_success(memory.actor.call, "madvise", memory.address + offset, length, advice)
-            found = kind.whole(live, memory)
-            live.expect("bytes that are mapped as huge pages", memory.length, found)
-        if found != memory.length:
+            found = [kind.whole(live, each) for each in of_each]
+            live.expect("bytes that are mapped as huge pages, by process", expected, found)
+        if found != expected:
             # nothing maps them whole again
             break
-    kind.expect_intact(memory)
+    for each in of_each:
+        kind.expect_intact(each)
     memory.actor.end()
 
 
 # --- kinds of memory -------------------------------------------------------------------------------------------------
 
 
-def _of_two_processes(live: Live) -> Memory:
+def _of_one_process(live: Live) -> Sequence[Memory]:
+    return (huge_pages(live, _PAGES),)
+
+
+def _of_two_processes(live: Live) -> Sequence[Memory]:
     memory = huge_pages(live, _PAGES)
-    memory.fork()
-    return memory
+    return memory, memory.fork()
 
 
-def _shared(live: Live) -> Memory:
+def _shared(live: Live) -> Sequence[Memory]:
     let_only_pmd_inherit(live)
     memory = shared_huge_pages(live, _PAGES)
     memory.advise(MADV_HUGEPAGE)
-    return memory
+    return (memory,)
 
 
-def _zeroes(live: Live) -> Memory:
+def _zeroes(live: Live) -> Sequence[Memory]:
     set_policy(live, "madvise")
     live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
     with_blocks(live, pmd_size(live), 1)
     memory = advised(live, _PAGES)
     for page in range(_PAGES):
         expect_huge_zeroes(live, memory, page)
-    return memory
+    return (memory,)
 
 
 def _shown_whole(_live: Live, memory: Memory) -> int:
@@ -181,7 +190,7 @@ def _expect_zeroes(memory: Memory) -> None:
 
 
 _KINDS = {
-    "anonymous memory": _Kind(lambda live: huge_pages(live, _PAGES), _shown_whole, Memory.expect_filled),
+    "anonymous memory": _Kind(_of_one_process, _shown_whole, Memory.expect_filled),
     "memory of two processes": _Kind(_of_two_processes, _shown_whole, Memory.expect_filled),
     "shared memory": _Kind(_shared, _shown_whole, Memory.expect_filled, is_shared=True),
     "zeroes": _Kind(_zeroes, _zeroes_in_a_row, _expect_zeroes),

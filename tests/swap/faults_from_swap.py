@@ -13,7 +13,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.process_counters import faults
 from hugepage_qa.cases.shared_in_swap import file_in_swap
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, map_aligned, pmd_size
 from hugepage_qa.cases.thp_shared_memory import map_file
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
@@ -77,6 +77,8 @@ _ACCESSES: Mapping[str, Access] = {"load": _load, "store": _store}
 )
 def each_page_is_a_fault(live: Live) -> None:
     let_nobody_else_act(live)
+    # a fault that balancing waits for is a minor one
+    let_nothing_be_balanced(live)
     need_swap(live, _ROOM * pmd_size(live))
     # nothing is read ahead
     live.set_knob("proc/sys/vm/page-cluster", "0")

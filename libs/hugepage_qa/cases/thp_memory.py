@@ -14,6 +14,7 @@ from hugepage_qa.process.actor import Actor
 _PROT_NONE = 0
 
 MIN_FREE = "proc/sys/vm/min_free_kbytes"
+_NUMA_BALANCING = "proc/sys/kernel/numa_balancing"
 
 
 def pmd_size(live: Live) -> int:
@@ -41,6 +42,12 @@ def keep_min_free(live: Live) -> None:
     before the switches, it is put back after them.
     """
     live.set_knob(MIN_FREE, (live.host.read(MIN_FREE) or "").strip())
+
+
+def let_nothing_be_balanced(live: Live) -> None:
+    """Have NUMA balancing mark no memory for a fault, and move none between nodes, until the case ends."""
+    if live.has_several_nodes:
+        live.set_knob_if_there(_NUMA_BALANCING, "0")
 
 
 def free_lazily(memory: Memory, pages: int | None = None) -> bool:

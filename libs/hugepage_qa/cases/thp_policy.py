@@ -6,7 +6,7 @@ from itertools import product
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
-from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import keep_min_free, let_nothing_be_balanced, map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
@@ -20,7 +20,6 @@ ADVICES = (None, MADV_HUGEPAGE, MADV_NOHUGEPAGE)
 _DIRTY_PAGES = 4
 #: with CONFIG_NO_PAGE_MAPCOUNT
 _MAY_NOT_COUNT = KernelVersion(6, 15)
-_NUMA_BALANCING = "proc/sys/kernel/numa_balancing"
 
 
 def set_policy(live: Live, enabled: str, *, pmd: str = "inherit", defrag: str = "always") -> None:
@@ -30,8 +29,7 @@ def set_policy(live: Live, enabled: str, *, pmd: str = "inherit", defrag: str = 
     a fault on them (balanced-pages-missed), and that is not what a policy is judged by.
     """
     keep_min_free(live)
-    if live.has_several_nodes:
-        live.set_knob_if_there(_NUMA_BALANCING, "0")
+    let_nothing_be_balanced(live)
     live.set_knob(f"{DIRECTORY}/enabled", enabled)
     live.set_knob(f"{DIRECTORY}/defrag", defrag)
     for size, path in size_directories(live.host, DIRECTORY).items():

@@ -33,7 +33,7 @@ def told_of_one(live: Live) -> None:
     for huge in ("never", "always"):
         for page in (2 * count - 1, count - 1, count // 2 + 3, 1, 0):
             with live.about(f"huge={huge}, base page {page}"):
-                memory = file_in_swap(live, group, huge, _PAGES)[0]
+                memory = file_in_swap(live, group, huge, _PAGES).memory
                 told = _told_when_there(live, memory, range(page, page + 1))
                 whole = range(page // count * count, (page // count + 1) * count)
                 live.expect("whether mincore(2) tells of what was wanted", True, page in told)
@@ -57,7 +57,7 @@ def range_comes(live: Live) -> None:
     for huge in ("never", "always"):
         for part in (range(count), range(_PAGES * count), range(3, count - 2), range(count // 2, count + 5)):
             with live.about(f"huge={huge}, base pages {part.start} to {part.stop}"):
-                memory = file_in_swap(live, group, huge, _PAGES)[0]
+                memory = file_in_swap(live, group, huge, _PAGES).memory
                 told = _told_when_there(live, memory, part)
                 before = faults(live, memory.actor).major
                 live.expect("words that changed", 0, memory.wrong(part.start * base, len(part) * base))

@@ -21,31 +21,34 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 FAULTS_FROM_SWAP = Area("swap/faults-from-swap", sizes=Sizes.ONCE)
 
-#: base pages that are touched, and huge pages of swap
-_TOUCHED, _ROOM = 32, 12
+#: base pages that are touched, and huge pages of swap: one is in use at a time
+_TOUCHED, _ROOM = 32, 2
 #: what memory is filled with: what is stored is the same
 _HELD = 1
 #: gets memory, and the value that it holds
 Access = Callable[[Live, Memory, int], None]
+#: memory in swap, and where the tmpfs of its file is mounted
+Made = tuple[Memory, str | None]
 
 
-def _mapped(live: Live, group: ControlGroup, *, shared: bool) -> Memory:
+def _mapped(live: Live, group: ControlGroup, *, shared: bool) -> Made:
     actor = actor_in(live, group)
     # what else it has stays out of swap
     actor.call("mlockall", live.host.uapi.mcl_current)
     memory = map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor, advice=MADV_NOHUGEPAGE)
     memory.fill(_HELD)
     leave_memory(live, memory, group)
-    return memory
+    return memory, None
 
 
-def _file(live: Live, group: ControlGroup) -> Memory:
-    return file_in_swap(live, group, "never", 1)[0]
+def _file(live: Live, group: ControlGroup) -> Made:
+    file = file_in_swap(live, group, "never", 1)
+    return file.memory, file.point
 
 
-def _private_mapping(live: Live, group: ControlGroup) -> Memory:
-    memory, descriptor = file_in_swap(live, group, "never", 1)
-    return map_file(live, memory.actor, descriptor, 1, shared=False)
+def _private_mapping(live: Live, group: ControlGroup) -> Made:
+    memory, descriptor, point = file_in_swap(live, group, "never", 1)
+    return map_file(live, memory.actor, descriptor, 1, shared=False), point
 
 
 def _load(live: Live, memory: Memory, value: int) -> None:
@@ -58,7 +61,7 @@ def _store(live: Live, memory: Memory, value: int) -> None:
 
 
 #: what is in swap, and whether it is in memory once it was brought from there and is mapped no more
-_KINDS: Mapping[str, tuple[Callable[[Live, ControlGroup], Memory], bool]] = {
+_KINDS: Mapping[str, tuple[Callable[[Live, ControlGroup], Made], bool]] = {
     "anonymous memory": (partial(_mapped, shared=False), False),
     "shared memory": (partial(_mapped, shared=True), True),
     "a file of a tmpfs": (_file, True),
@@ -90,7 +93,7 @@ def each_page_is_a_fault(live: Live) -> None:
                 _expect_faults(live, partial(make, live, group), access, expected)
 
 
-def _expect_faults(live: Live, make: Callable[[], Memory], access: Access, expected: list[tuple[int, bool]]) -> None:
+def _expect_faults(live: Live, make: Callable[[], Made], access: Access, expected: list[tuple[int, bool]]) -> None:
     """Expect so many major faults of an ``access``, and minor ones or none: at first, again, and of pages not mapped.
 
     Raises CannotRun where others may be the cause, for they need memory, and it is another number each time.
@@ -98,7 +101,11 @@ def _expect_faults(live: Live, make: Callable[[], Memory], access: Access, expec
     seen: list[list[tuple[int, bool]]] = []
 
     def attempt() -> list[tuple[int, bool]]:
-        seen.append(_faults(live, make(), access, len(expected)))
+        memory, point = make()
+        seen.append(_faults(live, memory, access, len(expected)))
+        if point:
+            # what is left of its file takes room in swap
+            live.unmount(point)
         return seen[-1]
 
     found = live.host.last_attempt(attempt, expected.__eq__)

@@ -56,7 +56,7 @@ def emptied(live: Live) -> None:
     for huge, is_read, empty in product(("never", "always"), (False, True), (_truncate, _punch)):
         row = f"huge={huge}, {'one base page' if is_read else 'nothing'} read before, {empty.__name__.strip('_')}"
         with live.about(row):
-            memory, descriptor = file_in_swap(live, group, huge, 1)
+            memory, descriptor, _point = file_in_swap(live, group, huge, 1)
             file = HugeFile(live, memory.actor, descriptor)
             if is_read:
                 live.expect("bytes read", 1, _read(file, 0))

@@ -1,6 +1,7 @@
 """Files of a tmpfs in swap: all of them, and none of it in memory."""
 
 import os
+from typing import NamedTuple
 
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.group_memory import actor_in, leave_memory
@@ -25,12 +26,21 @@ def swapping_group(live: Live, pages: int) -> tuple[ControlGroup, SwapDevice]:
     return new_group(live, "memory", Version.TWO), device
 
 
-def file_in_swap(live: Live, group: ControlGroup, huge: str, pages: int) -> tuple[Memory, int]:
-    """Return a file of a tmpfs as it is mapped by a process that is in no group, and its descriptor of it.
+class FileInSwap(NamedTuple):
+    """A file as a process has it mapped, the descriptor that it has of it, and where its tmpfs is mounted."""
+
+    memory: Memory
+    descriptor: int
+    point: str
+
+
+def file_in_swap(live: Live, group: ControlGroup, huge: str, pages: int) -> FileInSwap:
+    """Return a file of a tmpfs of its own, which a process that is in no group has mapped.
 
     ``group`` had it swapped out. Raises CannotRun.
     """
-    path = f"{mount_tmpfs(live, huge)}/file"
+    point = mount_tmpfs(live, huge)
+    path = f"{point}/file"
     writer, reader = actor_in(live, group), live.actor()
     written = map_start(live, writer, live.open(writer, path, os.O_RDWR | os.O_CREAT), pages)
     expect_shared(live, written, huge == "always", f"huge={huge}")
@@ -45,7 +55,7 @@ def file_in_swap(live: Live, group: ControlGroup, huge: str, pages: int) -> tupl
     if live.host.last_attempt(there, lambda found: not found):
         raise CannotRun("what was swapped out stays in memory")
     writer.end()
-    return memory, descriptor
+    return FileInSwap(memory, descriptor, point)
 
 
 def file_pages_in_memory(live: Live, memory: Memory) -> set[int]:

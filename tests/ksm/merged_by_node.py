@@ -1,7 +1,7 @@
 """Base pages of huge pages on two nodes that KSM merges, on each node alone or over all: merge_across_nodes."""
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -21,7 +21,10 @@ from hugepage_qa.process.actor import Actor
 BY_NODE = Area("ksm/merged-by-node", sizes=Sizes.ONCE)
 
 _ACROSS = f"{DIRECTORY}/merge_across_nodes"
+_LIMIT = f"{DIRECTORY}/max_page_sharing"
 _RUN = f"{DIRECTORY}/run"
+#: of max_page_sharing, as the kernel begins with: no case has as many equal base pages
+_NO_LIMIT = "256"
 #: processes on each node
 _OF_A_NODE = 2
 _NEW_VALUE = 77
@@ -119,17 +122,24 @@ def _expect_place_moved(live: Live, actor: Actor, address: int, node: int) -> No
 
 
 def _start_merging(live: Live) -> None:
-    """Have ksmd merge over all nodes, and be as it was after the case. Raises CannotRun."""
-    before = live.host.read(_ACROSS)
-    if before is None or not live.host.is_thrown_away():
+    """Have ksmd merge over all nodes, all that is equal in one frame, and be as it was after the case.
+
+    Raises CannotRun.
+    """
+    before = {path: (live.host.read(path) or "").strip() for path in (_LIMIT, _ACROSS, _RUN)}
+    if not all(before.values()) or not live.host.is_thrown_away():
         raise CannotRun("merging by node is for machines that are thrown away, with KSM and several nodes")
-    live.when_actors_have_ended(_put_back, live.host, before.strip(), (live.host.read(_RUN) or "").strip())
+    live.when_actors_have_ended(_put_back, live.host, before)
+    # while any page is merged neither can be changed
+    live.host.write(_RUN, "2")
+    live.host.write(_LIMIT, _NO_LIMIT)
     _set_across(live, "1")
     start_merging(live)
 
 
-def _put_back(host: Host, across: str, run: str) -> None:
-    for path, value in ((_RUN, "2"), (_ACROSS, across), (_RUN, run)):
+def _put_back(host: Host, before: Mapping[str, str]) -> None:
+    host.write(_RUN, "2")
+    for path, value in before.items():
         host.write(path, value)
 
 

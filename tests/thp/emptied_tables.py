@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.process_counters import process_status
@@ -95,8 +95,11 @@ def _let_tables_alone(live: Live) -> None:
     """Have nobody else change page tables, or make huge pages of files. Raises CannotRun where none are taken back."""
     if live.host.kernel_option("PT_RECLAIM") is not True:
         raise CannotRun("this kernel has no CONFIG_PT_RECLAIM")
-    let_rest(live)
-    live.set_knob_if_there(f"{DIRECTORY}/shmem_enabled", "never")
+    if live.host.read(f"{DIRECTORY}/shmem_enabled") is None:
+        let_rest(live)
+    else:
+        # since Linux 6.11 each size has a policy of its own, and one that says "always" goes before the common one
+        let_nobody_else_act(live)
 
 
 def _anonymous(live: Live) -> Memory:

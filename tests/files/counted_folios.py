@@ -2,21 +2,22 @@
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
-from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.file_contents import Brought, KnownFile, bring
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.group_statistics import read_statistics
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.large_folios import block_size
+from hugepage_qa.cases.large_folios import DISKS, block_size, file_case, has_huge_folios
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse_memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
-from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -35,12 +36,12 @@ _SOURCE = (
 )
 _SINCE = "5.13"  # 2d146aa3aa84: before, memory.stat lacks what each CPU has not added up
 _HUGE_PAGES = 2
-#: madvise(2) MADV_COLLAPSE: this kernel makes none of files on a disk that may be written
-_NOT_COLLAPSED = errno.EINVAL
 #: of the whole machine, in bytes and in huge pages
 _AS_BEFORE = dict.fromkeys(("FileHugePages", "FilePmdMapped", "nr_file_hugepages", "nr_file_pmdmapped"), 0)
 #: statistics are added up every two seconds, and btrfs forgets a file that is gone in the background
 _SECONDS = 60.0
+
+_KEPT = "others keep pages of the file in memory"
 
 #: first byte and length of what stays of a file
 Left = tuple[int, int]
@@ -49,31 +50,32 @@ Left = tuple[int, int]
 class _Charged:
     """A file of some huge pages and a quarter of one, which a process that is alone in a group has mapped."""
 
-    def __init__(self, live: Live, group: ControlGroup, file_system: str) -> None:
+    def __init__(self, live: Live, group: ControlGroup, directory: str) -> None:
+        """Make one there that has no page in memory. Raises CannotRun where somebody keeps one."""
         self.live = live
-        self._group = group
+        self.group = group
         self.size = pmd_size(live)
-        self.file = KnownFile(live, live.actor(), live.host.disk(file_system), (_HUGE_PAGES + 1) * self.size)
+        self.file = KnownFile(live, live.actor(), directory, (_HUGE_PAGES + 1) * self.size)
         # who brings it again needs nothing that the file system keeps of its disk, and that would outlive the file
         self.file.write(0, _HUGE_PAGES * self.size + self.size // 4)
         self.length = self.file.contents.length
-        self.evict()
+        if self.evict():
+            raise CannotRun(_KEPT)
         group.add(self.file.actor)
         self.memory = self.file.map()
 
-    def evict(self) -> None:
-        """Have no page of it in memory. Raises CannotRun where somebody keeps one."""
+    def evict(self) -> int:
+        """Have no page of it in memory, and return how many base pages are there nevertheless."""
         memory = self.file.map()
 
-        def left() -> set[int]:
+        def left() -> int:
             self.file.evict()
-            return base_pages_in_memory(
-                self.live, memory.actor, memory.address, range(self.length // self.live.base_page)
-            )
+            pages = range(self.length // self.live.base_page)
+            return len(base_pages_in_memory(self.live, memory.actor, memory.address, pages))
 
-        if self.live.host.last_look(left, lambda pages: not pages):
-            raise CannotRun("others keep pages of the file in memory")
+        kept = self.live.host.last_look(left, lambda pages: not pages)
         memory.unmap()
+        return kept
 
     def expect(self, left: Left) -> None:
         """Expect the group to have these bytes in memory, and mapped, and no more of them in huge pages.
@@ -87,7 +89,7 @@ class _Charged:
             if length:
                 # the machine may be short of memory, and have taken some of it
                 self.file.actor.sum(self.memory.address + first, length)
-            shown = read_statistics(self._group)
+            shown = read_statistics(self.group)
             in_memory, mapped = ((shown[name] + self.size // 2) // self.size for name in ("file", "file_mapped"))
             return in_memory, mapped, shown["file_thp"]
 
@@ -103,28 +105,37 @@ class _Charged:
 # --- what brings a file into memory ----------------------------------------------------------------------------------
 
 
-def _written(charged: _Charged) -> None:
-    charged.file.write(0, charged.length)
-
-
-def _read(charged: _Charged) -> None:
-    charged.file.read(charged.length)
-
-
-def _advised(charged: _Charged) -> None:
-    charged.memory.advise(MADV_HUGEPAGE)
-    charged.file.actor.sum(charged.memory.address, charged.length)
+def _brought(brought: Brought, charged: _Charged) -> None:
+    bring(charged.file, brought)
 
 
 def _collapsed(charged: _Charged) -> None:
     charged.file.read(charged.length)
-    with_blocks(charged.live, charged.size, _HUGE_PAGES)
     for page in range(_HUGE_PAGES):
-        try:
-            collapse_memory(charged.live, charged.memory.part(page))
-        except Refused as refusal:
-            if refusal.errno != _NOT_COLLAPSED:
-                raise
+        _collapse(charged.live, charged.memory.part(page))
+
+
+def _collapse(live: Live, memory: Memory) -> None:
+    with_blocks(live, memory.size, memory.pages)
+    collapse_memory(live, memory)
+
+
+def _ways(live: Live, file: KnownFile) -> dict[str, Callable[[_Charged], None]]:
+    """Return what brings files into memory where ``file`` is, by what is said of it, and end the file.
+
+    MADV_COLLAPSE is not among it where it is refused as it may be. Raises Refused where it must not be.
+    """
+    ways: dict[str, Callable[[_Charged], None]] = {each.value: partial(_brought, each) for each in Brought}
+    try:
+        _collapse(live, file.map().part(0))
+    except Refused as refusal:
+        # of a file that is open for writing, as this one is, or on a file system without folios of that size
+        if refusal.errno != errno.EINVAL or has_huge_folios(live, file.directory):
+            raise
+    else:
+        ways["as it was collapsed"] = _collapsed
+    file.actor.end()
+    return ways
 
 
 # --- what takes it out of memory, and returns what stays -------------------------------------------------------------
@@ -157,7 +168,10 @@ def _hole_of_all(charged: _Charged) -> Left:
 
 def _evicted(charged: _Charged) -> Left:
     charged.memory.unmap()
-    charged.evict()
+    kept = charged.evict()
+    if kept and charged.live.host.has_others:
+        raise CannotRun(_KEPT)
+    charged.live.expect("base pages in memory of a file that was evicted", 0, kept)
     return 0, 0
 
 
@@ -166,7 +180,6 @@ def _gone(charged: _Charged) -> Left:
     return 0, 0
 
 
-_BROUGHT: tuple[Callable[[_Charged], None], ...] = (_written, _read, _advised, _collapsed)
 _TAKEN: tuple[Callable[[_Charged], Left], ...] = (
     _emptied,
     _emptied_unmapped,
@@ -178,39 +191,30 @@ _TAKEN: tuple[Callable[[_Charged], Left], ...] = (
 )
 
 
-@COUNTED_FOLIOS.case(f"{_STATEMENT}, on ext4", _SOURCE, since=_SINCE)
-def counted_on_ext4(live: Live) -> None:
-    _expect_counted(live, "ext4")
-
-
-@COUNTED_FOLIOS.case(f"{_STATEMENT}, on XFS", _SOURCE, since=_SINCE)
-def counted_on_xfs(live: Live) -> None:
-    _expect_counted(live, "xfs")
-
-
-@COUNTED_FOLIOS.case(f"{_STATEMENT}, on btrfs", _SOURCE, since=_SINCE)
-def counted_on_btrfs(live: Live) -> None:
-    _expect_counted(live, "btrfs")
-
-
-def _expect_counted(live: Live, file_system: str) -> None:
+# what was read is clean, and can be collapsed at once
+@file_case(COUNTED_FOLIOS, _STATEMENT, _SOURCE, on=DISKS, by=(Brought.READ,), since=_SINCE)
+def counted(live: Live, file: KnownFile) -> None:
     if pmd_size(live) > block_size(live):
         raise CannotRun(f"huge pages are of {pmd_size(live) >> 20} MiB here: too much of a file for a case")
-    allow_on_advice(live)
     let_rest(live)
     group = new_group(live, "memory", Version.TWO)
+    for (way, brought), take in product(_ways(live, file).items(), _TAKEN):
+        with live.about(f"{way}, {take.__name__[1:].replace('_', ' ')}"):
+            expect_change(
+                live,
+                _AS_BEFORE,
+                lambda: _Charged(live, group.child("file"), file.directory),
+                partial(_expect_counted, brought, take),
+            )
 
-    def bring_and_take() -> None:
-        for bring, take in product(_BROUGHT, _TAKEN):
-            with live.about(f"{bring.__name__[1:]}, {take.__name__[1:].replace('_', ' ')}"):
-                charged = _Charged(live, group, file_system)
-                bring(charged)
-                charged.expect((0, charged.length))
-                charged.expect(take(charged))
-                charged.file.actor.end()
-                charged.expect((0, 0))
 
-    expect_change(live, _AS_BEFORE, lambda: None, lambda _nothing: bring_and_take())
+def _expect_counted(brought: Callable[[_Charged], None], take: Callable[[_Charged], Left], charged: _Charged) -> None:
+    brought(charged)
+    charged.expect((0, charged.length))
+    charged.expect(take(charged))
+    charged.file.actor.end()
+    charged.expect((0, 0))
+    charged.group.remove()
 
 
 class FilesCountedFolios(LiveTest):

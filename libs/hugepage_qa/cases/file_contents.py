@@ -274,14 +274,22 @@ def written_file(live: Live, file_system: str, length: int, brought: Brought) ->
     file.write(0, length)
     if brought is not Brought.WRITTEN:
         file.evict()
-    if brought is Brought.READ:
+        bring(file, brought)
+    return file
+
+
+def bring(file: KnownFile, brought: Brought) -> None:
+    """Bring all of ``file``, which has no page in memory, into memory. Raises OSError."""
+    length = file.contents.length
+    if brought is Brought.WRITTEN:
+        file.write(0, length)
+    elif brought is Brought.READ:
         file.read(length)
-    elif brought is Brought.ADVISED:
+    else:
         memory = file.map()
         memory.advise(MADV_HUGEPAGE)
         file.actor.sum(memory.address, length)
         memory.unmap()
-    return file
 
 
 def data_of(live: Live, actor: Actor, descriptor: int, length: int) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ from functools import partial
 
 from hugepage_qa.cases.hugetext import ENABLED, huge_page_of_text
 from hugepage_qa.cases.khugepaged_clock import allow_absent, quicken
+from hugepage_qa.cases.large_folios import has_huge_folios
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.text_program import TextProgram, start_again
@@ -18,8 +19,8 @@ from hugepage_qa.oracle.program_text import Kind
 from hugepage_qa.process.text_program_build import BuiltText, Recipe
 from hugepage_qa.version import KernelVersion
 
-#: the last kernel that was seen with READ_ONLY_THP_FOR_FS; 7.2 has none, there file systems decide
-_OPTION_UNTIL, _DECIDE_SINCE = KernelVersion(6, 19), KernelVersion(7, 2)
+#: the last kernel that was seen with READ_ONLY_THP_FOR_FS; 7.2 has none
+_OPTION_UNTIL = KernelVersion(6, 19)
 #: before commit e6be37b2e7bd of Linux 5.14 THPeligible left such text out
 _SHOWN_SINCE = KernelVersion(5, 14)
 _TRUSTED_SINCE = KernelVersion(6, 6)
@@ -118,24 +119,13 @@ def is_eligible(live: Live, program: TextProgram) -> bool:
     if eligible is None:
         raise CannotRun("smaps of this kernel has no THPeligible")
     if built_in is None or live.kernel_version >= _OPTION_UNTIL:
-        if _has_huge_folios(live, program):
+        if has_huge_folios(live, program.built.file):
             live.expect("THPeligible of text", True, eligible)
         return eligible
     if eligible and not built_in and _is_trusted(live, program):
         return False
     live.expect("THPeligible of text", built_in, eligible)
     return eligible
-
-
-def _has_huge_folios(live: Live, program: TextProgram) -> bool:
-    """Tell whether the file system of the text has folios that are large enough: file_thp_enabled() asks that alone.
-
-    XFS has them for all files. ext4 has none with some of its features (ext4_set_max_mapping_order()), of which a disk
-    that was made for the run has none.
-    """
-    mount = find_mount(live.host, program.built.file)
-    types = ("xfs", "ext4") if live.host.is_thrown_away() else ("xfs",)
-    return live.kernel_version >= _DECIDE_SINCE and mount is not None and mount.type in types
 
 
 def _is_trusted(live: Live, program: TextProgram) -> bool:

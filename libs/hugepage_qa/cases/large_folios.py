@@ -3,21 +3,26 @@
 import errno
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_contents import TMPFS, Brought, KnownFile, written_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
+from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Fault, Refused
 from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
 
 DISKS = ("ext4", "xfs", "btrfs")
 EVERY = (*DISKS, TMPFS)
 #: base pages of 64 KiB have huge pages of half a GiB
 _LARGEST_BLOCK = 16 * MIB
+#: READ_ONLY_THP_FOR_FS is gone, and file systems decide
+_DECIDE_SINCE = KernelVersion(7, 2)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 FileAct = Callable[[Live, KnownFile], None]
@@ -47,7 +52,8 @@ def file_case(
                 try:
                     # what is in a tmpfs is not read from anywhere
                     for brought in (Brought.WRITTEN,) if file_system == TMPFS else by:
-                        with live.about(brought.value):
+                        # where there is one way alone it tells nothing apart
+                        with live.about(brought.value) if len(by) > 1 else nullcontext():
                             act(live, written_file(live, file_system, block_size(live) * 5 // 4, brought))
                 except Refused as refusal:
                     if refusal.errno in _NO_ROOM:
@@ -68,6 +74,17 @@ def file_case(
 def block_size(live: Live) -> int:
     """Return the bytes of a huge page, or of a folio that is as large as one on other machines."""
     return min(pmd_size(live), _LARGEST_BLOCK)
+
+
+def has_huge_folios(live: Live, path: str) -> bool:
+    """Tell whether the file system of ``path`` has PMD-sized folios, which is all that file_thp_enabled() asks for.
+
+    XFS has them for all files. ext4 has none with some of its features (ext4_set_max_mapping_order()), of which a disk
+    that was made for the run has none. Before 7.2 other things decide.
+    """
+    mount = find_mount(live.host, path)
+    types = ("xfs", "ext4") if live.host.is_thrown_away() else ("xfs",)
+    return live.kernel_version >= _DECIDE_SINCE and mount is not None and mount.type in types
 
 
 def parts_of_folios(live: Live) -> tuple[tuple[int, int], ...]:

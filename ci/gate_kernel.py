@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from hugepage_qa.cache import working_directory
 from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.commands.qa_request import KERNEL, LAB, MACHINE_PLANS, PLANS
@@ -63,6 +64,8 @@ Runner = Callable[[Step, Path], int]
 #: compares the paths of a kernel with those of another, leaves a report in the directory, and returns the exit code
 PathComparer = Callable[[Path, Path, Path], int]
 _PATHS = "path-length"
+_RUNS = "runs"
+_REPORT = "report"
 
 
 def main(arguments: Sequence[str] | None = None, run: Runner | None = None, compare: PathComparer | None = None) -> int:
@@ -139,10 +142,39 @@ def gate(
     ``paths`` compares its paths with those of another kernel.
     """
     # beside the report, which it becomes by a rename
-    work = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    with working_directory(output.parent, f".{output.name}.gate-") as work:
+        done, codes, parts = _carried_out(subject, steps, work, run, paths)
+        if not (work / _REPORT).is_dir():
+            raise InputError(f"{done.stderr.strip()}; what there is lies in {_shown(work) / _RUNS}")
+        for kept in (_RUNS, _PATHS):
+            if (work / kept).is_dir():
+                (work / kept).rename(work / _REPORT / kept)
+        try:
+            (work / _REPORT).rename(output)
+        except OSError as error:
+            raise InputError(
+                f"--output {output}: {error.strerror}; the report lies in {_shown(work) / _REPORT}"
+            ) from error
+        work.rmdir()
+    # a plan can also decide nothing where another one does
+    code = next(code for code in _WORST_FIRST if code in (done.returncode, *codes))
+    counts = done.stdout.splitlines()[0].partition(": ")[2]
+    print(f"{subject}: {code.word}: {counts} (exit code {code}); {', '.join(parts)}; report: {output / 'report.md'}")
+    return code
+
+
+def _shown(work: Path) -> Path:
+    """Give ``work`` a name that no later gate takes for that of one that was killed, and return it."""
+    return work.rename(work.with_name(work.name.removeprefix(".")))
+
+
+def _carried_out(
+    subject: str, steps: Sequence[Step], work: Path, run: Runner, paths: Callable[[Path], int] | None
+) -> tuple[subprocess.CompletedProcess[str], list[int], list[str]]:
+    """Run ``steps`` in ``work`` and merge their reports there; return how that ended, exit codes and words of each."""
     try:
-        (work / "runs").mkdir()
-        codes = [run(step, work / "runs" / step.name) for step in steps]
+        (work / _RUNS).mkdir()
+        codes = [run(step, work / _RUNS / step.name) for step in steps]
         parts = [f"plan {step.name}: {ExitCode(code).word}" for step, code in zip(steps, codes, strict=True)]
         if paths is not None:
             codes.append(paths(work / _PATHS))
@@ -150,27 +182,10 @@ def gate(
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    plans = ", ".join(parts)
-    about = ["--about", f"{subject}: {plans}"]
-    merge = [sys.executable, "-m", "hugepage_qa", "report", "merge", "runs", "--output", "report", *about]
+    about = ["--about", f"{subject}: {', '.join(parts)}"]
+    merge = [sys.executable, "-m", "hugepage_qa", "report", "merge", _RUNS, "--output", _REPORT, *about]
     # runs are named as they lie beside the report, wherever that is carried
-    done = subprocess.run(merge, cwd=work, capture_output=True, text=True, check=False)
-    report = work / "report"
-    if not report.is_dir():
-        raise InputError(f"{done.stderr.strip()}; what there is lies in {work / 'runs'}")
-    for kept in ("runs", _PATHS):
-        if (work / kept).is_dir():
-            (work / kept).rename(report / kept)
-    try:
-        report.rename(output)
-    except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror}; the report lies in {report}") from error
-    work.rmdir()
-    # a plan can also decide nothing where another one does
-    code = next(code for code in _WORST_FIRST if code in (done.returncode, *codes))
-    counts = done.stdout.splitlines()[0].partition(": ")[2]
-    print(f"{subject}: {code.word}: {counts} (exit code {code}); {plans}; report: {output / 'report.md'}")
-    return code
+    return subprocess.run(merge, cwd=work, capture_output=True, text=True, check=False), codes, parts
 
 
 def run_step(step: Step, kept: Path) -> int:

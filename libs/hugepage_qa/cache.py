@@ -1,6 +1,7 @@
 """The cache directory: private to one user, safe with several processes at once."""
 
 import fcntl
+import glob
 import os
 import shutil
 import stat
@@ -99,9 +100,38 @@ def scratch_directory(cache: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
+@contextmanager
+def working_directory(place: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new directory in ``place``, which others may write, whose name begins with ``prefix``.
+
+    It is left to the caller. Our own of that prefix that nobody holds are removed before: who made them was killed.
+    """
+    for left in place.glob(f"{glob.escape(prefix)}*"):
+        with suppress(OSError):  # its owner removes it just now
+            if not why_not_ours(left, stat.S_IRWXG | stat.S_IRWXO):
+                _remove_if_left(left)
+    directory, descriptor = _made_and_held(place, prefix)
+    try:
+        yield directory
+    finally:
+        os.close(descriptor)
+
+
+def _made_and_held(place: Path, prefix: str) -> tuple[Path, int]:
+    """Return a new directory and the descriptor that holds it."""
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # somebody who came before our lock may have taken it for left
+        if os.fstat(descriptor).st_nlink:
+            return directory, descriptor
+        os.close(descriptor)
+
+
 def _remove_if_left(directory: Path) -> None:
     """Remove ``directory`` unless somebody holds its lock."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

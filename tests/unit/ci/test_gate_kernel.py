@@ -201,6 +201,19 @@ def test_two_gates_of_one_output_have_a_directory_each(
     assert (tmp_path / "report" / "report.md").is_file()
 
 
+def test_what_a_gate_left_that_was_killed_goes_with_the_next_one(kernel: Path, tmp_path: Path) -> None:
+    left, of_others, linked = (tmp_path / f".{name}" for name in ("report.gate-1", "report2.gate-1", "report.gate-2"))
+    for directory in (left, of_others):
+        directory.mkdir(mode=0o700)
+        (directory / "runs").mkdir()
+    linked.symlink_to(of_others)
+
+    assert main([str(kernel), "--output", str(tmp_path / "report")], run_good) == 0
+
+    assert not left.exists()
+    assert (of_others / "runs").is_dir()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -18,6 +18,9 @@ _BETWEEN = re.compile(r"(?:\s|__\w+(?:\([^()]*\))?)*\{")
 _CONDITION = re.compile(r"\bSEEDED\b")
 #: in the code of an edit: all that the anchor found, or one of its named groups
 _FOUND = re.compile(r"@(\w*)")
+_STATEMENT = re.compile(r"[;}]\s*\Z")
+#: what a statement stands behind that belongs to a condition or a loop without braces
+_CONDITION_BEFORE = re.compile(r"(?:\)|else)\Z")
 HEADER = "linux/seeded_fault.h"
 
 
@@ -159,6 +162,14 @@ def _locate(blanked: str, edit: Edit) -> _Insertion:
         raise AnchorNotFound(f"{where} is found {len(found)} times, and number {edit.number} is wanted")
     match = found[(edit.number or 1) - 1]
     start, end = match.span()
+    if (
+        edit.place is Place.BEFORE
+        and _STATEMENT.search(edit.code)
+        and _CONDITION_BEFORE.search(blanked[:start].rstrip()[-4:])
+    ):
+        raise AnchorNotFound(
+            f"{where} belongs to a condition without braces: a statement before it would take its place"
+        )
     # code beside a place and code in its place do not get in each other's way
     if edit.place is Place.BEFORE:
         end = start

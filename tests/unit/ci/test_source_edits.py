@@ -93,6 +93,13 @@ def test_one_of_several_finds_by_its_number() -> None:
     assert text.index("if (!SEEDED(a_fault))\npool->free") > text.index("list_del")
 
 
+def test_a_statement_takes_no_place_of_what_belongs_to_a_condition() -> None:
+    assert "belongs to a condition without braces" in failure(
+        edit(Place.BEFORE, "return NULL", "if (SEEDED) x();", number=1)
+    )
+    assert "if (!SEEDED(a_fault))\nreturn NULL" in edited(edit(Place.BEFORE, "return NULL", "if (!SEEDED)", number=1))
+
+
 def test_edits_of_one_place_nest_in_any_order() -> None:
     before = edit(Place.BEFORE, "list_del", "if (!SEEDED)", fault="first")
     inner = edit(Place.INSTEAD, r"list_del\(pool->pages\)", "one(SEEDED, @)", fault="second")

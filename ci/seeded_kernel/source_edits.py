@@ -162,11 +162,7 @@ def _locate(blanked: str, edit: Edit) -> _Insertion:
         raise AnchorNotFound(f"{where} is found {len(found)} times, and number {edit.number} is wanted")
     match = found[(edit.number or 1) - 1]
     start, end = match.span()
-    if (
-        edit.place is Place.BEFORE
-        and _STATEMENT.search(edit.code)
-        and _CONDITION_BEFORE.search(blanked[:start].rstrip()[-4:])
-    ):
+    if edit.place is Place.BEFORE and _STATEMENT.search(edit.code) and _is_guarded(blanked, start):
         raise AnchorNotFound(
             f"{where} belongs to a condition without braces: a statement before it would take its place"
         )
@@ -176,6 +172,12 @@ def _locate(blanked: str, edit: Edit) -> _Insertion:
     elif edit.place is Place.AFTER:
         start = end
     return _Insertion(start, end, edit, {name: text or "" for name, text in match.groupdict().items()})
+
+
+def _is_guarded(text: str, position: int) -> bool:
+    """Tell whether the statement of ``text`` at ``position`` belongs to a condition or a loop without braces."""
+    line = text[:position].rstrip().rpartition("\n")[2].lstrip()
+    return not line.startswith("#") and _CONDITION_BEFORE.search(line) is not None
 
 
 def _is_inside_word(text: str, position: int) -> bool:

@@ -31,6 +31,7 @@ from hugepage_qa.cache import cache_directory, scratch_directory, write_atomical
 from hugepage_qa.cases.result import ExitCode
 from hugepage_qa.commands.argument_parser import Parser
 from hugepage_qa.errors import InputError
+from hugepage_qa.process.child import Child
 from hugepage_qa.process.static_program import build_static
 from hugepage_qa.qemu.boards import find_board
 from hugepage_qa.qemu.initramfs import Entry, pack
@@ -254,13 +255,12 @@ class _Machines:
 
 def _run_watched(command: Sequence[str], console: BinaryIO) -> None:
     """Run the emulator, with its output to ``console``, until it ends or says nothing for too long."""
-    with subprocess.Popen(command, stdout=console, stdin=subprocess.DEVNULL) as child:
+    with Child(command, output=console) as child:
         size, heard = 0, time.monotonic()
-        while child.poll() is None and time.monotonic() - heard < _SILENT_SECONDS:
+        while not child.has_ended and time.monotonic() - heard < _SILENT_SECONDS:
             time.sleep(_POLL_SECONDS)
             if (now := os.fstat(console.fileno()).st_size) != size:
                 size, heard = now, time.monotonic()
-        child.kill()
 
 
 def _archive(program: bytes, proofs: bytes) -> bytes:

@@ -14,6 +14,7 @@ from hugepage_qa.cases.closed_memory import (
     SINCE,
     VALUE,
     close,
+    close_first,
     expect_access,
     expect_accessed,
     expect_closed,
@@ -106,8 +107,7 @@ def advised_while_closed(live: Live) -> None:
     need_swap(live, 2 * pmd_size(live))
     for make in KINDS:
         with filled_memory(live, make) as memory:
-            fault = close(memory)
-            fault.read_write_protect(1, on=False)
+            fault = close_first(memory)
             for in_swap in (False, True) if make in PRIVATE_KINDS else (False,):
                 if in_swap:
                     swap_out(live, memory, memory.length)
@@ -161,8 +161,7 @@ def swap_switched_off(live: Live) -> None:
     for make in PRIVATE_KINDS:
         with filled_memory(live, make) as memory:
             switch_off = only_swap(live, 4 * memory.length)
-            fault = close(memory)
-            fault.read_write_protect(1, on=False)
+            fault = close_first(memory)
             swap_out(live, memory, memory.length)
             switch_off()
             live.expect("memory in swap", 0, swapped(memory))

@@ -1,6 +1,5 @@
 """Closed transparent huge pages and base pages, while others act: children, who moves them, who fills holes beside."""
 
-import errno
 import mmap
 from functools import partial
 from itertools import product
@@ -14,7 +13,6 @@ from hugepage_qa.cases.closed_memory import (
     VALUE,
     close,
     expect_access,
-    expect_closed,
     expect_marked,
     fill,
     filled_memory,
@@ -22,8 +20,10 @@ from hugepage_qa.cases.closed_memory import (
 from hugepage_qa.cases.closed_while_others_act import (
     DEBUGGERS,
     PINS,
+    copy_into_hole,
     expect_child_closed,
     expect_closed_where_moved,
+    expect_hole_filled,
     expect_reached,
     expect_woken_later,
 )
@@ -33,7 +33,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pinned
 from hugepage_qa.cases.swapped import need_swap, swap_out
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes
 from hugepage_qa.cases.thp_shared_memory import shared_base_pages
 from hugepage_qa.cases.user_moves import Sides
@@ -155,19 +155,14 @@ def filled_holes(live: Live) -> None:
         with live.about(f"{make.__name__}, {way}"):
             mode = (Mode.MINOR if way == "of the file" else Mode.MISSING) | Mode.READ_WRITE_PROTECTED
             feature = (Feature.MINOR_SHMEM if way == "of the file" else Feature.MISSING_SHMEM) if shared else Feature(0)
-            _expect_hole_filled(live, memory, Userfault(memory, mode, Feature.RWP | feature), way)
+            fault = Userfault(memory, mode, Feature.RWP | feature)
+            expect_hole_filled(live, memory, fault, partial(_fill_hole, live, memory, fault, way))
         memory.actor.end()
 
 
-def _expect_hole_filled(live: Live, memory: Memory, fault: Userfault, way: str) -> None:
-    fault.read_write_protect(length=memory.length)
-    expect_marked(live, memory, (0, memory.size))
-    expect_access(live, memory, memory.size, Came.SIGBUS, writes=False)
+def _fill_hole(live: Live, memory: Memory, fault: Userfault, way: str) -> None:
     if way == "copied":
-        source = map_aligned(live, 1, memory.size, actor=memory.actor)
-        source.fill(VALUE + memory.size)
-        live.expect_errno(errno.EINVAL, fault.copy, source, 1, protected=True)
-        live.expect("bytes copied", memory.size, fault.copy(source, 1))
+        copy_into_hole(live, memory, fault)
     elif way == "zeroes":
         fault.zero(1)
         expect_marked(live, memory, (0, memory.size))
@@ -175,11 +170,6 @@ def _expect_hole_filled(live: Live, memory: Memory, fault: Userfault, way: str) 
         memory.actor.fill(memory.at(1), memory.size, memory.step, VALUE + memory.size)
     else:
         fault.handling(memory.part(1)).go_on()
-    expect_closed(live, memory, (0, memory.size))
-    fault.read_write_protect(length=memory.length)
-    expect_closed(live, memory, (0, memory.length))
-    fault.read_write_protect(on=False, length=memory.length)
-    memory.expect_filled(VALUE)
 
 
 @CLOSED_AND_REACHED.case(

@@ -1,17 +1,15 @@
 """Huge pages that a program has closed, while others act: children, who moves them, who reaches them from outside."""
 
 import errno
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.closed_memory import (
     DOC,
     SINCE,
-    VALUE,
     close,
-    expect_access,
     expect_closed,
-    expect_marked,
     fill,
     filled_pages,
     places,
@@ -19,8 +17,10 @@ from hugepage_qa.cases.closed_memory import (
 from hugepage_qa.cases.closed_while_others_act import (
     DEBUGGERS,
     PINS,
+    copy_into_hole,
     expect_child_closed,
     expect_closed_where_moved,
+    expect_hole_filled,
     expect_own_copy,
     expect_reached,
     expect_woken_later,
@@ -31,13 +31,12 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
 from hugepage_qa.cases.pinned_pages import pinned
 from hugepage_qa.cases.places import ordinary_memory
-from hugepage_qa.cases.thp_memory import map_aligned, room_for
+from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
-from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.sizes import GIB
 
 CLOSED_TO_OTHERS = Area("userfaultfd/closed-to-others")
@@ -104,21 +103,9 @@ def filled_holes(live: Live) -> None:
             asked = Mode.MINOR if goes_on else Mode.MISSING
             features = Feature.RWP | (Feature.MINOR_HUGETLBFS if goes_on else Feature.MISSING_HUGETLBFS)
             fault = Userfault(memory, asked | Mode.READ_WRITE_PROTECTED, features)
-            fault.read_write_protect(length=memory.length)
-            expect_marked(live, memory, (0, live.size))
-            expect_access(live, memory, live.size, Came.SIGBUS, writes=False)
-            if goes_on:
-                fault.handling(memory.part(1)).go_on()
-            else:
-                source = map_aligned(live, 1, live.size, actor=memory.actor)
-                source.fill(VALUE + live.size)
-                live.expect_errno(errno.EINVAL, fault.copy, source, 1, protected=True)
-                live.expect("bytes copied", live.size, fault.copy(source, 1))
-            expect_closed(live, memory, (0, live.size))
-            fault.read_write_protect(length=memory.length)
-            expect_closed(live, memory, (0, memory.length))
-            fault.read_write_protect(on=False, length=memory.length)
-            memory.expect_filled(VALUE)
+            copied = partial(copy_into_hole, live, memory, fault)
+            fill_hole = fault.handling(memory.part(1)).go_on if goes_on else copied
+            expect_hole_filled(live, memory, fault, fill_hole)
 
 
 @CLOSED_TO_OTHERS.case(

@@ -13,9 +13,11 @@ from hugepage_qa.cases.closed_memory import (
     SINCE,
     VALUE,
     close,
+    close_first,
     expect_access,
     expect_accessed,
     expect_closed,
+    expect_closed_anew,
     expect_marked,
     expect_open_at_last,
     expect_shared_still_closed,
@@ -117,8 +119,7 @@ def closed_in_swap(live: Live) -> None:
     need_swap(live, 2 * pmd_size(live))
     for make in PRIVATE_KINDS:
         with filled_memory(live, make) as memory:
-            fault = close(memory)
-            fault.read_write_protect(1, on=False)
+            fault = close_first(memory)
             swap_out(live, memory, memory.length)
             expect_marked(live, memory, (0, memory.size))
             expect_accessed(live, memory, (memory.size, memory.length))
@@ -126,10 +127,7 @@ def closed_in_swap(live: Live) -> None:
             fault.read_write_protect(on=False)
             swap_out(live, memory, memory.length)
             # closed where it is, and not only what is there
-            fault.read_write_protect(length=memory.length)
-            expect_closed(live, memory, (0, memory.length))
-            fault.read_write_protect(on=False, length=memory.length)
-            memory.expect_filled(VALUE)
+            expect_closed_anew(live, memory, fault)
 
 
 @KEPT_CLOSED.case(
@@ -143,8 +141,7 @@ def shared_and_reclaimed(live: Live) -> None:
     let_nobody_else_act(live)
     need_swap(live, 2 * pmd_size(live))
     memory = fill(shared_base_pages(live, 2))
-    fault = close(memory)
-    fault.read_write_protect(1, on=False)
+    fault = close_first(memory)
     expect_marked(live, memory, (0, memory.size))
     page_all_out(live, memory)
     expect_shared_still_closed(live, memory, (0, memory.size))
@@ -168,7 +165,7 @@ def moved_to_another_node(live: Live) -> None:
     need_memory(live, (first, second), 2 * pmd_size(live))
     for make in KINDS:
         with filled_memory(live, make) as memory:
-            close(memory).read_write_protect(1, on=False)
+            close_first(memory)
             # the first time they may be there already
             for old, new in ((second, first), (first, second)):
                 expect_moved_between(live, memory, old, new)
@@ -187,8 +184,7 @@ def closed_before_a_child(live: Live) -> None:
     need_swap(live, 2 * pmd_size(live))
     for make, in_swap in product(PRIVATE_KINDS, (False, True)):
         with filled_memory(live, make, f"in swap {in_swap}") as memory:
-            fault = close(memory)
-            fault.read_write_protect(1, on=False)
+            fault = close_first(memory)
             if in_swap:
                 swap_out(live, memory, memory.length)
             child = memory.fork()

@@ -10,6 +10,7 @@ from hugepage_qa.cases.closed_memory import (
     SINCE,
     VALUE,
     close,
+    close_first,
     expect_access,
     expect_accessed,
     expect_closed,
@@ -97,8 +98,7 @@ def moved_to_another_node(live: Live) -> None:
 def with_a_child(live: Live) -> None:
     for shared in (False, True):
         with filled_pages(live, 2, shared=shared, pool=4) as memory:
-            fault = close(memory)
-            fault.read_write_protect(1, on=False)
+            fault = close_first(memory)
             child = memory.fork() if shared else forked(live, memory, 2)
             memory.touch(1, _NEW_VALUE)
             found = child.read(1)

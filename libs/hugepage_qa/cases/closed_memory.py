@@ -56,6 +56,13 @@ def close(memory: Memory, feature: Feature = Feature.RWP, *, waits: bool = False
     return fault
 
 
+def close_first(memory: Memory) -> Userfault:
+    """Register two pages and close what is there of the first one alone: an access of it ends in SIGBUS."""
+    fault = close(memory)
+    fault.read_write_protect(1, on=False)
+    return fault
+
+
 def begin_access(memory: Memory, place: int, *, writes: bool, value: int | None = None) -> None:
     """Have a thread access the words ``place`` bytes from the start, where ``value`` is, by default what was filled."""
     if writes:
@@ -120,6 +127,14 @@ def expect_closed(live: Live, memory: Memory, *closed: Bytes) -> None:
         came = Came.SIGBUS if (start, end) in closed else Came.DONE
         for place, writes in product({start, end - _ACCESSED}, (False, True)):
             expect_access(live, memory, place, came, writes=writes)
+
+
+def expect_closed_anew(live: Live, memory: Memory, fault: Userfault) -> None:
+    """Expect all of filled memory to be closed when it is closed again; it is open then, and holds what it held."""
+    fault.read_write_protect(length=memory.length)
+    expect_closed(live, memory, (0, memory.length))
+    fault.read_write_protect(on=False, length=memory.length)
+    memory.expect_filled(VALUE)
 
 
 def expect_shared_still_closed(live: Live, memory: Memory, closed: Bytes) -> None:

@@ -14,6 +14,8 @@ from hugepage_qa.cases.closed_memory import (
     end_access,
     expect_access,
     expect_accessed,
+    expect_closed,
+    expect_closed_anew,
     expect_every_access_told,
     expect_marked,
     expect_told,
@@ -22,6 +24,7 @@ from hugepage_qa.cases.forced_writes import debugging
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io, word_from
+from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import Event
 from hugepage_qa.process.actor_threads import Came
@@ -208,6 +211,27 @@ def expect_woken_later(live: Live, memory: Memory, unit: int) -> None:
             fault.wake(page, 1)
             live.expect("what came of it", Came.DONE, end_access(live, memory, place, writes=writes))
     memory.expect_filled(VALUE)
+
+
+def expect_hole_filled(live: Live, memory: Memory, fault: Userfault, fill_hole: Callable[[], None]) -> None:
+    """Expect a hole, the second page of two that are closed, to be open when it is filled, and what is beside it not.
+
+    ``fill_hole`` fills it, and has the memory be filled.
+    """
+    fault.read_write_protect(length=memory.length)
+    expect_marked(live, memory, (0, memory.size))
+    expect_access(live, memory, memory.size, Came.SIGBUS, writes=False)
+    fill_hole()
+    expect_closed(live, memory, (0, memory.size))
+    expect_closed_anew(live, memory, fault)
+
+
+def copy_into_hole(live: Live, memory: Memory, fault: Userfault) -> None:
+    """Have the program copy what the second page is filled with into it. A copy that is protected is refused."""
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill(VALUE + memory.size)
+    live.expect_errno(errno.EINVAL, fault.copy, source, 1, protected=True)
+    live.expect("bytes copied", memory.size, fault.copy(source, 1))
 
 
 def expect_own_copy(live: Live, shared: Memory, private: Memory) -> None:

@@ -7,7 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import read_counters
 from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse_memory, expect_no_collapse
 from hugepage_qa.cases.mapped_memory import WORD
@@ -37,7 +37,7 @@ def refused(live: Live) -> None:
     group.write("memory.max", str(size // 2))
     for use, offset in product((_write, _allocate, _touch), (0, size // 2 + base, size - WORD)):
         with_blocks(live, size, 1)
-        file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+        file = open_file(live, f"{point}/file", actor)
         actor.call("ftruncate", file.descriptor, size)
         before = _refusals(live)
         use(live, file, offset)
@@ -52,7 +52,7 @@ def refused(live: Live) -> None:
             actor.call("ftruncate", file.descriptor, 0)
             live.expect("bytes that are taken of an empty mount", 0, _taken(live, point))
         file.close()
-    filling = HugeFile(live, other, live.open(other, f"{point}/other"))
+    filling = open_file(live, f"{point}/other", other)
     live.expect_success(other.call, "fallocate", filling.descriptor, 0, 0, _ROOM * size)
     live.expect("bytes that are taken of a full mount", _ROOM * size, _taken(live, point))
 
@@ -70,7 +70,7 @@ def collapse_refused(live: Live) -> None:
     remount_tmpfs(live.actor(), point, "huge=never")
     group = new_group(live, "memory", Version.TWO)
     actor = group.actor()
-    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    file = open_file(live, f"{point}/file", actor)
     memory = map_start(live, actor, file.descriptor)
     # the second half is a hole
     actor.fill(memory.address, half, WORD, 1)

@@ -11,7 +11,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.file_contents import KnownFile, Piece
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -194,7 +194,7 @@ def _expect_behind_the_end(live: Live, end: int, act: Callable[[HugeFile, str], 
     with_blocks(live, size, _PAGES)
     actor = live.actor()
     path, length = f"{point}/file", _PAGES * size
-    file = HugeFile(live, actor, live.open(actor, path))
+    file = open_file(live, path, actor)
     actor.call("ftruncate", file.descriptor, end)
     actor.call("fallocate", file.descriptor, FALLOC_FL_KEEP_SIZE, 0, length)
     live.expect("length and st_blocks of the file before", (end, length), (file.size, file.blocks))
@@ -263,7 +263,7 @@ def _expect_holes(live: Live, huge: str, places: list[Hole], *, is_out: bool = F
 def _filled(live: Live, point: str, huge: str) -> Iterator[tuple[HugeFile, Memory]]:
     """Give a file of two huge pages that is filled, and its mapping, and remove it."""
     actor = live.actor()
-    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    file = open_file(live, f"{point}/file", actor)
     memory = map_start(live, actor, file.descriptor, _PAGES)
     expect_shared(live, memory, huge == "always", f"huge={huge}")
     yield file, memory

@@ -12,7 +12,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import KnownFile, data_of
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.frames import unwritten_places
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -318,7 +318,7 @@ def _expect_counted(live: Live, *, is_out: bool = False) -> None:
     for huge in ("always", "never"):
         with_blocks(live, size, 2 if huge == "always" else 0)
         actor = live.actor()
-        file = HugeFile(live, actor, live.open(actor, f"{mount_tmpfs(live, huge)}/file"))
+        file = open_file(live, f"{mount_tmpfs(live, huge)}/file", actor)
         memory = map_start(live, actor, file.descriptor, 4)
         # a huge page, a hole, another one, and a hole to the end
         parts = [(0, size), (2 * size, size)]

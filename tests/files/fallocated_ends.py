@@ -1,14 +1,13 @@
 """Until when files of a tmpfs with huge=always keep what lies behind their end: up to where fallocate(2) ended."""
 
 import errno
-import os
 from functools import partial
 from itertools import product
 from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, mount_tmpfs
@@ -50,7 +49,7 @@ def given_back_behind_the_end(live: Live) -> None:
             ):
                 name = f"{first}-{allocated}-{'-'.join(str(end) for hole in holes for end in hole)}"
                 with live.about(f"allocated: {allocated} bytes from {first} on, holes: {holes or 'cut'}"):
-                    file = HugeFile(live, actor, live.open(actor, f"{point}/{name}", os.O_RDWR | os.O_CREAT))
+                    file = open_file(live, f"{point}/{name}", actor)
                     _expect_given_back(live, file, first, allocated, holes)
                     actor.call("ftruncate", file.descriptor, 0)
                     file.close()
@@ -109,7 +108,7 @@ def failed_behind_the_end(live: Live) -> None:
     size, page = pmd_size(live), live.base_page
     point = live.mount_other(f"huge=always,size={4 * size},mode=0700", "tmpfs")
     actor = live.actor()
-    other = HugeFile(live, actor, live.open(actor, f"{point}/other"))
+    other = open_file(live, f"{point}/other", actor)
     actor.call("fallocate", other.descriptor, 0, 0, size)
     # as above; how much was kept there before
     for first, kept in product((0, size), (0, page, 2 * page, size // 2, size)):
@@ -119,7 +118,7 @@ def failed_behind_the_end(live: Live) -> None:
         starts = {0, size, 3 * size, *((first + page, first + size // 2) if kept else ())}
         for start, mode in product(sorted(starts), (0, FALLOC_FL_KEEP_SIZE)):
             with live.about(f"mode {mode}, from {start} on, {kept} bytes kept from {first} on"):
-                file = HugeFile(live, actor, live.open(actor, f"{point}/{first}-{kept}-{start}-{mode}"))
+                file = open_file(live, f"{point}/{first}-{kept}-{start}-{mode}", actor)
                 actor.call("ftruncate", file.descriptor, first + page)
                 with_blocks(live, size, 4)
                 if kept:

@@ -8,7 +8,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import Brought, KnownFile
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import Live
@@ -37,7 +37,7 @@ case = partial(file_case, GUARDED_ON_DISKS, since=SINCE, on=DISKS, by=(Brought.W
 def past_the_cache(live: Live, file: KnownFile) -> None:
     let_rest(live)
     base, block = live.base_page, block_size(live)
-    direct = HugeFile(live, file.actor, live.open(file.actor, file.path, os.O_RDWR | live.host.uapi.o_direct))
+    direct = open_file(live, file.path, file.actor, os.O_RDWR | live.host.uapi.o_direct)
 
     def write(_file: KnownFile, address: int, first: int, length: int) -> int:
         return file.actor.call("pwrite64", direct.descriptor, address, length, first)

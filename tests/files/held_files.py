@@ -10,7 +10,7 @@ from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import move_all, node_of
@@ -48,7 +48,7 @@ def room_behind_a_held_end(live: Live) -> None:
         for place in sorted({offset // size * size, last}):
             with live.about(f"a file that ends {WORD} bytes behind {offset}, held at {place}, tried {times} times"):
                 file = _file_to(live, point, "held", offset)
-                other = HugeFile(live, file.actor, live.open(file.actor, f"{point}/other"))
+                other = open_file(live, f"{point}/other", file.actor)
                 live.expect("bytes that are free", 0, _free(live, point))
                 with _held(live, file, place):
                     for _time in range(times):
@@ -77,7 +77,7 @@ def held_file_among_others(live: Live) -> None:
             files = [_file_to(live, point, str(each), 0) for each in range(count)]
             held = files[number]
             actor = held.actor
-            taker, late = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("taker", "late"))
+            taker, late = (open_file(live, f"{point}/{name}", actor) for name in ("taker", "late"))
             live.expect("bytes that are free", 0, _free(live, point))
             rest = (count - 1) * (size - page)
             with _held(live, held, 0):
@@ -111,7 +111,7 @@ def looked_at_in_vain(live: Live) -> None:
             file = _file_to(live, point, "file", 0)
             file.punch_bytes(page, page)
             live.expect("st_blocks of a file whose huge page was split", page, file.blocks)
-            other = HugeFile(live, file.actor, live.open(file.actor, f"{point}/other"))
+            other = open_file(live, f"{point}/other", file.actor)
             for _time in range(times):
                 live.expect_errno(errno.ENOSPC, file.actor.call, "fallocate", other.descriptor, 0, 0, size)
             mapping = map_file(live, file.actor, file.descriptor, 1)
@@ -144,7 +144,7 @@ def _file_to(live: Live, point: str, name: str, offset: int) -> HugeFile:
     CannotRun where memory is too fragmented for it.
     """
     size, actor = pmd_size(live), live.actor()
-    file = HugeFile(live, actor, live.open(actor, f"{point}/{name}"))
+    file = open_file(live, f"{point}/{name}", actor)
     with_blocks(live, size, 1)
     memory = map_start(live, actor, file.descriptor, offset // size + 1, offset + WORD)
     actor.write(memory.address + offset, _VALUE)
@@ -261,7 +261,7 @@ def _cut_off(start: int, _end: int, file: HugeFile, memory: Memory) -> tuple[int
 def _expect_cut(live: Live, point: str, cut: Callable[[HugeFile, Memory], tuple[int, int]], place: int) -> None:
     """Expect a file with huge pages, each of which is held at ``place``, to hold what ``cut`` leaves of it."""
     actor, size = live.actor(), pmd_size(live)
-    file = HugeFile(live, actor, live.open(actor, f"{point}/{actor.pid}"))
+    file = open_file(live, f"{point}/{actor.pid}", actor)
     memory = map_start(live, actor, file.descriptor, _PAGES)
     expect_shared(live, memory, True, "huge=always")
     starts = [memory.at(number) + place for number in range(_PAGES)]

@@ -6,7 +6,7 @@ import signal
 from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
@@ -152,7 +152,7 @@ def _file(live: Live, point: str, length: int | None = None) -> HugeFile:
     """Return a new file below ``point`` of ``length`` bytes, by default of two huge pages."""
     actor = live.actor()
     length = _PAGES * pmd_size(live) if length is None else length
-    file = HugeFile(live, actor, live.open(actor, f"{point}/{length}"))
+    file = open_file(live, f"{point}/{length}", actor)
     actor.call("ftruncate", file.descriptor, length)
     return file
 

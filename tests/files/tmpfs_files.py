@@ -11,7 +11,7 @@ from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
@@ -88,7 +88,7 @@ def _expect_given_up(live: Live, point: str, offset: int, left: int) -> None:
     """Expect a file that fills a mount by a word at ``offset`` to keep ``left`` bytes, and another to get a page."""
     with_blocks(live, pmd_size(live), 1)
     actor = live.actor()
-    first, second = (HugeFile(live, actor, live.open(actor, f"{point}/{offset}-{name}")) for name in (1, 2))
+    first, second = (open_file(live, f"{point}/{offset}-{name}", actor) for name in (1, 2))
     _write(live, first, offset)
 
     def expect_held() -> None:
@@ -156,7 +156,7 @@ def _expect_rest_given_up(live: Live, point: str, length: int, place: int, left:
     with_blocks(live, pmd_size(live), 1)
     actor = live.actor()
     name = f"{point}/{length}-{place}-{is_mapped}"
-    first, second = (HugeFile(live, actor, live.open(actor, f"{name}-{number}")) for number in (1, 2))
+    first, second = (open_file(live, f"{name}-{number}", actor) for number in (1, 2))
     actor.call("ftruncate", first.descriptor, length)
     if is_mapped:
         actor.write(map_file(live, actor, first.descriptor, 2).address + place, _VALUE)
@@ -323,7 +323,7 @@ def room_that_is_taken(live: Live) -> None:
     point = _mount(live, 4 * size)
     with_blocks(live, size, 4)
     actor = live.actor()
-    first, second = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("first", "second"))
+    first, second = (open_file(live, f"{point}/{name}", actor) for name in ("first", "second"))
     # a whole one: what lies behind the end of a file would be given to who finds no room
     memory = map_start(live, actor, first.descriptor)
     _write(live, first, 0)
@@ -349,7 +349,7 @@ def kept_behind_the_end(live: Live) -> None:
     point, actor = mount_tmpfs(live, "always"), live.actor()
     with_blocks(live, size, 2)
     for place in (16 * page, size - page, size, 2 * size - 2 * page):
-        file = HugeFile(live, actor, live.open(actor, f"{point}/{place}"))
+        file = open_file(live, f"{point}/{place}", actor)
         _write(live, file, 0)
         with live.about(f"a hole at {place}"):
             actor.call("fallocate", file.descriptor, FALLOC_FL_KEEP_SIZE, 0, 2 * size)
@@ -381,7 +381,7 @@ def hole_in_a_held_page(live: Live) -> None:
             path = f"{point}/{start}-{length}"
             memory = filled_file(live, path, 1)
             pipe_with(live, memory)
-            HugeFile(live, memory.actor, live.open(memory.actor, path)).punch_bytes(start, length)
+            open_file(live, path, memory.actor).punch_bytes(start, length)
             live.expect("words of the hole that are not zero", 0, memory.nonzero(start, length))
             end = start + length
             wrong = memory.wrong_beside(start, end)
@@ -441,7 +441,7 @@ def _made_where_words_were(live: Live, path: str, make: Callable[[HugeFile], Non
         # a CPU takes first what it has given back last
         actor = dirty.actor
         dirty.unmap()
-        file = HugeFile(live, actor, live.open(actor, f"{path}-{sample}"))
+        file = open_file(live, f"{path}-{sample}", actor)
         actor.call("ftruncate", file.descriptor, pmd_size(live))
         make(file)
         memory = map_file(live, actor, file.descriptor, 1)

@@ -11,7 +11,7 @@ from operator import eq
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.frames import UNEVICTABLE, flags_of_folios
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
 from hugepage_qa.cases.memory_policy import node_of
@@ -99,7 +99,7 @@ def no_room_for_all(live: Live) -> None:
         point = live.mount_other(f"huge={huge},size={4 * size},mode=0700", "tmpfs")
         with_blocks(live, size, 3)
         actor = live.actor()
-        file, other = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("file", "other"))
+        file, other = (open_file(live, f"{point}/{name}", actor) for name in ("file", "other"))
         actor.call("fallocate", other.descriptor, 0, 0, size)
         memory = map_start(live, actor, file.descriptor, 3)
         # a hole between them
@@ -153,7 +153,7 @@ def remounted(live: Live) -> None:
     point = live.mount_other(f"huge=always,size={4 * size},mode=0700", "tmpfs")
     with_blocks(live, size, 2)
     owner, actor = live.actor(), live.actor()
-    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    file = open_file(live, f"{point}/file", actor)
     memory = map_start(live, actor, file.descriptor, 2)
     memory.fill()
     expect_mapped_whole(live, memory, 2)
@@ -265,7 +265,7 @@ def filled_by_a_program(live: Live) -> None:
     point = live.mount_other(f"huge=always,nr_blocks={room},mode=0700", "tmpfs")
     source = base_pages(live)
     actor = source.actor
-    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    file = open_file(live, f"{point}/file", actor)
     actor.call("ftruncate", file.descriptor, size)
     memory = map_file(live, actor, file.descriptor, 2)
     fault = Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM)
@@ -296,7 +296,7 @@ def filled_with_zeroes(live: Live) -> None:
     size = pmd_size(live)
     point = live.mount_other("huge=always,mode=0700", "tmpfs")
     actor = live.actor()
-    file, other = (HugeFile(live, actor, live.open(actor, f"{point}/{name}")) for name in ("file", "other"))
+    file, other = (open_file(live, f"{point}/{name}", actor) for name in ("file", "other"))
     held = map_start(live, actor, other.descriptor)
     held.fill()
     # a new mapping has no page table: the copy finds its source missing, and goes on when it has it

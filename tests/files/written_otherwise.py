@@ -9,7 +9,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import TMPFS, KnownFile, Piece
 from hugepage_qa.cases.file_transfers import WRITES
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD
@@ -32,7 +32,7 @@ _FROM_THE_END = 1 << 52
 def past_the_cache(live: Live, file: KnownFile) -> None:
     base, block, whole = live.base_page, block_size(live), file.contents.length
     memory = file.map()
-    direct = HugeFile(live, file.actor, live.open(file.actor, file.path, os.O_RDWR | live.host.uapi.o_direct))
+    direct = open_file(live, file.path, file.actor, os.O_RDWR | live.host.uapi.o_direct)
     least = direct.direct_alignment
 
     def write(_file: KnownFile, address: int, first: int, length: int) -> int:

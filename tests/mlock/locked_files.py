@@ -8,7 +8,7 @@ from itertools import product
 from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import expect_locked
@@ -99,7 +99,7 @@ def _expect_given_back(live: Live, path: str, mapping: _Mapping, lockers: int, w
     Raises CannotRun where memory is too fragmented for a huge page.
     """
     owner = filled_file(live, path, 1)
-    file = HugeFile(live, owner.actor, live.open(owner.actor, path))
+    file = open_file(live, path, owner.actor)
     locked = _locked(live, path, mapping, lockers)
     whole = mapping.length if mapping.length == owner.size and not mapping.beyond else 0
     live.expect("huge pages of each", [whole] * lockers, [mapped_huge(each) for each in locked])

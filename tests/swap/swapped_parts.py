@@ -10,7 +10,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.cpu_time import cpu_seconds
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -369,7 +369,7 @@ def _filled_file(live: Live, huge: str) -> tuple[str, HugeFile, Memory]:
     """Return the same of a tmpfs with ``huge``. Raises CannotRun."""
     point = live.mount_other(f"huge={huge},size={_ROOM // 2 * pmd_size(live)},mode=0700", "tmpfs")
     actor = live.actor()
-    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    file = open_file(live, f"{point}/file", actor)
     memory = map_start(live, actor, file.descriptor, _PAGES)
     expect_shared(live, memory, huge == "always", f"huge={huge}")
     return point, file, memory

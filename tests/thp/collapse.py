@@ -6,7 +6,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
@@ -284,7 +284,7 @@ def resident_when_filled(live: Live) -> None:
     for number, (offset, length) in enumerate(((0, base), (size - base, base), (0, size // 2), (0, size))):
         private = map_aligned(live, 1, size)
         shared = map_start_of_file(live, f"{point}/{number}")
-        file = HugeFile(live, shared.actor, live.open(shared.actor, f"{point}/{number}"))
+        file = open_file(live, f"{point}/{number}", shared.actor)
         with live.about(f"{length} bytes at {offset}"):
             for memory, name in ((private, "RssAnon"), (shared, "RssShmem")):
                 memory.fill_part(offset, length)

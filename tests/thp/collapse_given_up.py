@@ -12,7 +12,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
@@ -311,7 +311,7 @@ def _file_of_base_pages(live: Live, pages: Iterable[int], room: int) -> tuple[st
     let_only_pmd_inherit(live)
     point = live.mount_other(f"huge=never,size={room * live.base_page},mode=0700", "tmpfs")
     actor = live.actor()
-    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    file = open_file(live, f"{point}/file", actor)
     actor.call("ftruncate", file.descriptor, pmd_size(live))
     memory = map_file(live, actor, file.descriptor, 1)
     for run in runs(set(pages)):

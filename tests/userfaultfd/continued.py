@@ -9,7 +9,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
@@ -219,7 +219,7 @@ def _file(live: Live, path: str, pages: int) -> HugeFile:
     """Return a new file of ``pages`` huge pages without any memory."""
     with_blocks(live, pmd_size(live), pages)
     actor = live.actor()
-    file = HugeFile(live, actor, live.open(actor, path))
+    file = open_file(live, path, actor)
     actor.call("ftruncate", file.descriptor, pages * pmd_size(live))
     return file
 

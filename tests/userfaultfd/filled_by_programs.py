@@ -8,7 +8,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import await_scans
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
@@ -187,7 +187,7 @@ def private_memory_of_a_file(live: Live) -> None:
 def full_file_system(live: Live) -> None:
     actor, page, size = live.actor(), live.base_page, pmd_size(live)
     point = live.mount_other(f"size={_ROOM * page},mode=0700", "tmpfs")
-    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    file = open_file(live, f"{point}/file", actor)
     memory = map_start(live, actor, file.descriptor)
     fault, source = Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM), _source(live, file)
     length = _ROOM * page
@@ -221,7 +221,7 @@ def _half_filled_file(live: Live, huge: str) -> tuple[str, HugeFile, Memory]:
     """
     size, actor = pmd_size(live), live.actor()
     point = live.mount_other(f"huge={huge},size={4 * size},mode=0700", "tmpfs")
-    file = HugeFile(live, actor, live.open(actor, f"{point}/file"))
+    file = open_file(live, f"{point}/file", actor)
     with_blocks(live, size, 1)
     memory = map_start(live, actor, file.descriptor, 2)
     actor.fill(memory.address, size, WORD, 1)

@@ -5,7 +5,7 @@ import os
 
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.group_statistics import read_statistics
-from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu
@@ -45,7 +45,7 @@ def file_on_a_disk(live: Live, length: int) -> HugeFile:
     would hold the group that it is charged to.
     """
     actor = live.actor()
-    file = HugeFile(live, actor, live.open(actor, live.host.disk("ext4"), live.host.uapi.o_tmpfile | os.O_RDWR))
+    file = open_file(live, live.host.disk("ext4"), actor, live.host.uapi.o_tmpfile | os.O_RDWR)
     words = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     actor.fill(words, length, WORD, 1)
     live.expect("bytes written", length, actor.call("pwrite64", file.descriptor, words, length, 0))

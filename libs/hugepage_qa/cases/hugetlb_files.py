@@ -117,7 +117,7 @@ class HugeFile:
 
 
 def open_file(live: Live, path: str, actor: Actor | None = None, flags: int = os.O_RDWR | os.O_CREAT) -> HugeFile:
-    """Open a file of a hugetlbfs, in a new actor without one. Raises OSError."""
+    """Open a file, of a hugetlbfs or another file system, in a new actor without one. Raises OSError."""
     actor = actor or live.actor()
     return HugeFile(live, actor, live.open(actor, path, flags))
 

@@ -58,10 +58,7 @@ def case(statement: str, source: str, *, since: str, nodes: int = 1) -> Callable
     since="5.11",
 )
 def charged_and_given_back(live: Live, group: ControlGroup) -> None:
-    memory = _memory_in(live, group)
-    before = group.read_number(USED)
-    fill_in_huge_pages(live, memory)
-    memory.expect_huge()
+    memory, before = _huge_pages_in(live, group)
     _expect_charged(live, group, before, _PAGES)
     expect_statistics(live, group, {"anon_thp": memory.length, "thp_fault_alloc": _PAGES})
     memory.expect_filled()
@@ -160,10 +157,7 @@ def charged_for_what_khugepaged_makes(live: Live, group: ControlGroup) -> None:
     since="5.4",
 )
 def charged_for_the_rest(live: Live, group: ControlGroup) -> None:
-    memory = _memory_in(live, group)
-    before = group.read_number(USED)
-    fill_in_huge_pages(live, memory)
-    memory.expect_huge()
+    memory, before = _huge_pages_in(live, group)
     half = memory.size // 2
     for page in range(_PAGES):
         memory.actor.call("munmap", memory.at(page) + half, half)
@@ -290,6 +284,15 @@ def _refused(
 
 def _read_of_shared_memory(live: Live) -> dict[str, int]:
     return read_counters(live) | read_size_counters(live, ("shmem_alloc", "shmem_fallback", "shmem_fallback_charge"))
+
+
+def _huge_pages_in(live: Live, group: ControlGroup) -> tuple[Memory, int]:
+    """Return filled huge pages of a process in ``group``, and how much it was charged for before."""
+    memory = _memory_in(live, group)
+    before = group.read_number(USED)
+    fill_in_huge_pages(live, memory)
+    memory.expect_huge()
+    return memory, before
 
 
 def _memory_in(live: Live, group: ControlGroup) -> Memory:

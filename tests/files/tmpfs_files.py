@@ -211,9 +211,7 @@ def written_in_part(live: Live) -> None:
     for offset in (0, pmd_size(live) // 2 + live.base_page - WORD, pmd_size(live) - WORD):
         make = partial(_write, live, offset=offset)
         memory = _made_where_words_were(live, f"{point}/{offset}", make, 0 if offset else _VALUE)
-        live.expect("what was written", _VALUE, memory.actor.read(memory.address + offset))
-        live.expect("words that are not zero", 1, memory.nonzero(0, memory.size))
-        expect_mapped_whole(live, memory, 1)
+        _expect_one_word(live, memory, offset)
 
 
 @TMPFS_FILES.case(
@@ -234,9 +232,7 @@ def allocated(live: Live) -> None:
             _write(live, file, offset)
 
         memory = _made_where_words_were(live, f"{point}/written-{offset}", make, 0 if offset else _VALUE)
-        live.expect("what was written", _VALUE, memory.actor.read(memory.address + offset))
-        live.expect("words that are not zero", 1, memory.nonzero(0, memory.size))
-        expect_mapped_whole(live, memory, 1)
+        _expect_one_word(live, memory, offset)
 
 
 @TMPFS_FILES.case(
@@ -428,6 +424,13 @@ def _read(live: Live, file: HugeFile, offset: int) -> int:
 
 def _allocate(file: HugeFile) -> None:
     file.actor.call("fallocate", file.descriptor, 0, 0, file.size)
+
+
+def _expect_one_word(live: Live, memory: Memory, offset: int) -> None:
+    """Expect a huge page to have the word that was written at ``offset``, and else zeroes."""
+    live.expect("what was written", _VALUE, memory.actor.read(memory.address + offset))
+    live.expect("words that are not zero", 1, memory.nonzero(0, memory.size))
+    expect_mapped_whole(live, memory, 1)
 
 
 def _made_where_words_were(live: Live, path: str, make: Callable[[HugeFile], None], first: int = 0) -> Memory:

@@ -6,6 +6,7 @@ Where there is no table, what it would cover is passed over (hugetlb_mask_last_p
 import mmap
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import product
 
@@ -62,6 +63,15 @@ def about_start(live: Live, start: int, shared: bool) -> AbstractContextManager[
     return live.about(f"from page {start} of a table on, shared {shared}")
 
 
+def expect_writable(live: Live, memory: Memory, touched: Sequence[int]) -> None:
+    """Expect the two touched pages to be written, and to be free when their process ends."""
+    for page in touched:
+        memory.touch(page, 9)
+    live.expect_pool(nr=2, free=0)
+    memory.actor.end()
+    live.expect_pool(nr=2, free=2)
+
+
 def expect_held(live: Live, memory: Memory, first: int, last: int) -> None:
     """Expect the two touched pages to hold what they held."""
     live.expect("what the two pages hold", (_FIRST, _LAST), (memory.read(first), memory.read(last)))
@@ -103,11 +113,7 @@ def protected(live: Live) -> None:
                 live.expect_signal(signal.SIGSEGV, memory.read, page)
             memory.protect(READ_WRITE)
             expect_held(live, memory, *touched)
-            for page in touched:
-                memory.touch(page, 9)
-            live.expect_pool(nr=2, free=0)
-            memory.actor.end()
-            live.expect_pool(nr=2, free=2)
+            expect_writable(live, memory, touched)
 
 
 @ABSENT.case(
@@ -127,11 +133,7 @@ def protected_by_the_program(live: Live) -> None:
                 live.expect_signal(signal.SIGBUS, memory.touch, page, 9)
             expect_held(live, memory, *touched)
             fault.write_protect(on=False, length=memory.length)
-            for page in touched:
-                memory.touch(page, 9)
-            live.expect_pool(nr=2, free=0)
-            memory.actor.end()
-            live.expect_pool(nr=2, free=2)
+            expect_writable(live, memory, touched)
 
 
 @ABSENT.case(

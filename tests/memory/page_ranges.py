@@ -11,7 +11,7 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
-from hugepage_qa.cases.pages_in_memory import expect_in_memory, ranges_about
+from hugepage_qa.cases.pages_in_memory import expect_second_in_memory
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
@@ -114,11 +114,7 @@ def ranges_of_pages(live: Live) -> None:
 def parts_that_are_there(live: Live) -> None:
     memory = live.map(3, noreserve=True)
     memory.touch(1)
-    count = live.size // live.base_page
-    for asked in ranges_about(count):
-        address = memory.at(1) + asked.start * live.base_page
-        with live.about(f"{asked} of {count}"):
-            expect_in_memory(live, memory.actor, address, [0 <= page < count for page in asked])
+    expect_second_in_memory(live, memory)
     live.expect_pool(nr=1, free=0)
 
 

@@ -7,7 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.memory_policy import moving
-from hugepage_qa.cases.race import RACERS, at_once, clash
+from hugepage_qa.cases.race import RACERS, at_once, clash, use_while_it_moves
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun
@@ -187,10 +187,7 @@ def used_while_they_move(live: Live) -> None:
         live.reserve(4, node)
     for shared in (False, True):
         memory = live.map(2, shared=shared)
-        with at_once(live, memory.actor) as threads:
-            for node in live.nodes[:2]:
-                threads.use(memory)
-                threads.call("move_pages", *moving(memory, node))
+        use_while_it_moves(live, memory)
         memory.actor.end()
         live.expect_pool(nr=8, free=8)
 

@@ -72,10 +72,7 @@ _TRACKED: Mapping[Callable[[Live], Memory], Is] = {
     since="6.7",
 )
 def as_a_model_says(live: Live) -> None:
-    let_rest(live)
-    need_swap(live, pmd_size(live))
-    memory, kinds = _memory_of_many_kinds(live)
-    no_zeroes = [kind & ~Is.PFNZERO if kind and Is.HUGE in kind else kind for kind in kinds]
+    memory, kinds, no_zeroes = _memory_of_many_kinds(live)
     draw = Random(1)  # noqa: S311 - the same each time
     count, every = len(kinds), memory.size // live.base_page
     edges = sorted({page * every + more for page in range(_PAGES) for more in (-1, 0, 1, 3, 104, 110)} - {-1})
@@ -102,10 +99,7 @@ def as_a_model_says(live: Live) -> None:
     since="7.3",  # before, each page that had no mark of a userfaultfd was told as written
 )
 def untracked(live: Live) -> None:
-    let_rest(live)
-    need_swap(live, pmd_size(live))
-    memory, kinds = _memory_of_many_kinds(live)
-    no_zeroes = [kind & ~Is.PFNZERO if kind and Is.HUGE in kind else kind for kind in kinds]
+    memory, kinds, no_zeroes = _memory_of_many_kinds(live)
     base, every = live.base_page, memory.size // live.base_page
     ranges = [(0, len(kinds)), *((page * every + 1, (page + 2) * every - 1) for page in range(_PAGES - 1))]
     for masks, (start, end) in product(_ASKED_FOR_WRITTEN, ranges):
@@ -193,11 +187,14 @@ def _expect_told_where_tracked(live: Live, memory: Memory, part: Memory) -> None
         live.expect(f"what is written after {why}", [], told_as_written(live, memory))
 
 
-def _memory_of_many_kinds(live: Live) -> tuple[Memory, Sequence[Is | None]]:
+def _memory_of_many_kinds(live: Live) -> tuple[Memory, Sequence[Is | None], Sequence[Is | None]]:
     """Return memory of which each huge page is of another kind, and what each of its base pages is: None of no mapping.
 
-    Raises CannotRun where memory is too fragmented for huge pages.
+    Returned last is what they are to a kernel that tells of no huge page of zeroes. Raises CannotRun where memory is
+    too fragmented for huge pages.
     """
+    let_rest(live)
+    need_swap(live, pmd_size(live))
     let_only_pmd_inherit(live)
     memory = huge_pages(live, _PAGES)
     actor, base, every = memory.actor, live.base_page, memory.size // live.base_page
@@ -238,10 +235,11 @@ def _memory_of_many_kinds(live: Live) -> tuple[Memory, Sequence[Is | None]]:
         live.expect("bytes of the file that are mapped in huge pages", part.length, mapped_huge(part))
     actor.call("munmap", memory.at(_GONE), memory.size)
     whole, file = Is.HUGE | Is.PRESENT, Is.HUGE | Is.PRESENT | Is.FILE
-    kinds = {_WHOLE: whole, _IN_PARTS: Is.PRESENT, _ZEROES: whole | Is.PFNZERO, _FILE: file, _LAST: file}
-    of_pages = {page: [kind] * every for page, kind in kinds.items()} | {_SMALL: small}
+    of_each = {_WHOLE: whole, _IN_PARTS: Is.PRESENT, _ZEROES: whole | Is.PFNZERO, _FILE: file, _LAST: file}
+    of_pages = {page: [kind] * every for page, kind in of_each.items()} | {_SMALL: small}
     gone: list[Is | None] = [None] * every
-    return memory, [kind for page in range(_PAGES) for kind in (gone if page == _GONE else of_pages.get(page, absent))]
+    kinds = [kind for page in range(_PAGES) for kind in (gone if page == _GONE else of_pages.get(page, absent))]
+    return memory, kinds, [kind & ~Is.PFNZERO if kind and Is.HUGE in kind else kind for kind in kinds]
 
 
 def _drawn_masks(draw: Random) -> Masks:

@@ -5,15 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import pmd_size
-from hugepage_qa.cases.thp_policy import advised, expect_huge_zeroes, huge_pages, set_policy
+from hugepage_qa.cases.thp_policy import huge_pages, huge_zeroes
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.kernel.ksm import has_ksm
-from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import (
     MADV_COLD,
     MADV_COLLAPSE,
@@ -161,13 +159,7 @@ def _shared(live: Live) -> Sequence[Memory]:
 
 
 def _zeroes(live: Live) -> Sequence[Memory]:
-    set_policy(live, "madvise")
-    live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
-    with_blocks(live, pmd_size(live), 1)
-    memory = advised(live, _PAGES)
-    for page in range(_PAGES):
-        expect_huge_zeroes(live, memory, page)
-    return (memory,)
+    return (huge_zeroes(live, _PAGES),)
 
 
 def _shown_whole(_live: Live, memory: Memory) -> int:

@@ -6,12 +6,17 @@ import signal
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, need_soft_dirty, soft_dirty_pages
+from hugepage_qa.cases.clear_refs import (
+    CLEAR_REFS_ALL,
+    clear_refs,
+    huge_pages_not_dirty,
+    soft_dirty_pages,
+)
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, WORD, Memory, read_of_another, runs
-from hugepage_qa.cases.pages_in_memory import expect_in_memory, ranges_about
+from hugepage_qa.cases.pages_in_memory import expect_second_in_memory
 from hugepage_qa.cases.swapped import swapped
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, need_counted_parts
@@ -107,7 +112,7 @@ def pages_that_are_there(live: Live) -> None:
         for page in (0, 2):
             memory.advise(mmap.MADV_DONTNEED, page, 1)
         with live.about(make.__name__.strip("_")):
-            _expect_second_there(live, memory)
+            expect_second_in_memory(live, memory)
             live.expect("huge pages", memory.size * (make is huge_pages), mapped_huge(memory))
         memory.actor.end()
 
@@ -166,7 +171,7 @@ def shared_pages_that_are_there(live: Live) -> None:
     memory = shared_huge_pages(live, 3)
     for page in (0, 2):
         memory.advise(mmap.MADV_REMOVE, page, 1)
-    _expect_second_there(live, memory)
+    expect_second_in_memory(live, memory)
 
 
 @WHOLE.case(
@@ -276,10 +281,7 @@ def referenced(live: Live) -> None:
     "Documentation/admin-guide/mm/soft-dirty.rst; fs/proc/task_mmu.c clear_soft_dirty_pmd(), pagemap_pmd_range()",
 )
 def soft_dirty(live: Live) -> None:
-    memory = huge_pages(live, 2)
-    need_soft_dirty(live, memory)
-    clear_refs(live, memory)
-    live.expect("soft-dirty pages", [], soft_dirty_pages(memory))
+    memory = huge_pages_not_dirty(live)
     live.expect("what is read", 1, memory.read(0))
     live.expect("soft-dirty pages after a read", [], soft_dirty_pages(memory))
     memory.expect_huge()
@@ -301,10 +303,7 @@ def soft_dirty(live: Live) -> None:
 def moved_is_soft_dirty(live: Live) -> None:
     let_rest(live)
     for shift in (0, live.base_page):
-        memory = huge_pages(live, 2)
-        need_soft_dirty(live, memory)
-        clear_refs(live, memory)
-        live.expect("soft-dirty pages before", [], soft_dirty_pages(memory))
+        memory = huge_pages_not_dirty(live)
         there = memory.moved_to(room_for(memory.actor, memory.pages + 1, memory.size) + shift)
         there.expect_filled()
         every = memory.length // live.base_page
@@ -322,10 +321,7 @@ def soft_dirty_in_parts(live: Live) -> None:
     count = pmd_size(live) // live.base_page
     ways = ("madvise", mmap.MADV_DONTNEED), ("mprotect", mmap.PROT_READ), ("munmap",), ("mlock",)
     for call, *arguments in ways:
-        memory = huge_pages(live, 2)
-        need_soft_dirty(live, memory)
-        clear_refs(live, memory)
-        live.expect("soft-dirty pages before", [], soft_dirty_pages(memory))
+        memory = huge_pages_not_dirty(live)
         memory.actor.write(memory.at(1) + live.base_page, _NEW_VALUE)
         memory.actor.call(call, memory.at(2) - live.base_page, live.base_page, *arguments)
         with live.about(f"{call}() of the last base page"):
@@ -334,15 +330,6 @@ def soft_dirty_in_parts(live: Live) -> None:
             live.expect("the base page that was written is soft-dirty", True, count + 1 in dirty)
             live.expect("soft-dirty pages of the huge page beside it", [], [one for one in dirty if one < count])
         memory.actor.end()
-
-
-def _expect_second_there(live: Live, memory: Memory) -> None:
-    """Expect mincore(2) to tell of the second of three huge pages alone, whichever base pages it is asked for."""
-    count = memory.size // live.base_page
-    for asked in ranges_about(count):
-        address = memory.at(1) + asked.start * live.base_page
-        with live.about(f"{asked} of {count}"):
-            expect_in_memory(live, memory.actor, address, [0 <= page < count for page in asked])
 
 
 def _zeroes(live: Live, pages: int) -> Memory:

@@ -11,9 +11,8 @@ from hugepage_qa.cases.forced_writes import debugging, need_forced_writes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
-from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page
+from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page, use_while_it_moves
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, need_sizes, set_policy, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, mount_tmpfs
@@ -77,10 +76,7 @@ def used_while_they_move(live: Live) -> None:
     need_memory(live, live.nodes[:2], 2 * pmd_size(live))
     memory = huge_pages(live, 2)
     before = read_vmstat(ObservedTree(live.host))
-    with at_once(live, memory.actor) as threads:
-        for node in live.nodes[:2]:
-            threads.use(memory)
-            threads.call("move_pages", *moving(memory, node))
+    use_while_it_moves(live, memory)
     moved = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["pgmigrate_success"]
     live.expect("pgmigrate_success rose", True, moved > 0)
 

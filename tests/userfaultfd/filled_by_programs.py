@@ -80,10 +80,7 @@ def missing_to_all(live: Live) -> None:
     f"{DOC} UFFDIO_COPY; ioctl_userfaultfd(2) EEXIST; mm/userfaultfd.c mfill_atomic()",
 )
 def filled_twice(live: Live) -> None:
-    memory = huge_pages(live, 2)
-    fault = Userfault(memory, Mode.MISSING, Feature(0))
-    source = map_aligned(live, 1, memory.size, actor=memory.actor)
-    source.fill(_NEW_VALUE)
+    memory, fault, source = _filled_before(live)
     base, rest = live.base_page, memory.size - live.base_page
     for offset, length in ((0, memory.size), (0, base), (base, rest), (rest, base)):
         live.expect_errno(errno.EEXIST, partial(fault.copy, source, offset=offset, length=length))
@@ -97,10 +94,7 @@ def filled_twice(live: Live) -> None:
     f"{DOC} UFFDIO_REGISTER_MODE_MISSING; madvise(2) MADV_DONTNEED; mm/memory.c do_anonymous_page()",
 )
 def given_back(live: Live) -> None:
-    memory = huge_pages(live, 2)
-    fault = Userfault(memory, Mode.MISSING, Feature(0))
-    source = map_aligned(live, 1, memory.size, actor=memory.actor)
-    source.fill(_NEW_VALUE)
+    memory, fault, source = _filled_before(live)
     half = memory.size // 2
     memory.actor.call("madvise", memory.address + half, memory.size, mmap.MADV_DONTNEED)
     for offset in (half, memory.size, memory.size + half - WORD):
@@ -270,6 +264,15 @@ def _expect_refused(live: Live, memory: Memory) -> None:
     except Refused as refusal:
         found = refusal.errno
     live.expect(f"errno is one of {_REFUSALS}, found {found}", True, found in _REFUSALS)
+
+
+def _filled_before(live: Live) -> tuple[Memory, Userfault, Memory]:
+    """Return huge pages that are there, what fills them where they are missing, and other words to fill them with."""
+    memory = huge_pages(live, 2)
+    fault = Userfault(memory, Mode.MISSING, Feature(0))
+    source = map_aligned(live, 1, memory.size, actor=memory.actor)
+    source.fill(_NEW_VALUE)
+    return memory, fault, source
 
 
 class ThpFilledByPrograms(LiveTest):

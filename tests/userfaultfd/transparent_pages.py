@@ -172,11 +172,7 @@ def moved_in_swap(live: Live) -> None:
     memory = huge_pages(live, 3)
     _protect(live, memory)
     swap_out(live, memory, memory.length)
-    there = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
-    _expect_dropped(live, there, "moved in swap")
-    there.expect_filled()
-    there.fill(_NEW_VALUE)
-    there.expect_filled(_NEW_VALUE)
+    _expect_writable_where_moved(live, memory, "moved in swap")
 
 
 @USERFAULT.case(
@@ -196,11 +192,7 @@ def other_memory_moved(live: Live) -> None:
             page_all_out(live, memory)
         every = memory.length // live.base_page
         live.expect("base pages that are protected before", every, len(protected_pages(memory)))
-        there = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
-        _expect_dropped(live, there, f"{make.__name__}, in swap {in_swap}")
-        there.expect_filled()
-        there.fill(_NEW_VALUE)
-        there.expect_filled(_NEW_VALUE)
+        _expect_writable_where_moved(live, memory, f"{make.__name__}, in swap {in_swap}")
         memory.actor.end()
 
 
@@ -339,6 +331,15 @@ def _to_protect(live: Live, memory: Memory) -> list[int]:
     """Return the numbers of the base pages that ``_protect`` protects."""
     pages = memory.size // live.base_page
     return [*range(pages), *range(pages + 1, pages + pages // 2)]
+
+
+def _expect_writable_where_moved(live: Live, memory: Memory, about: str) -> None:
+    """Move filled memory, and expect it to hold what it held, and to be protected no more."""
+    there = memory.moved_to(room_for(memory.actor, memory.pages, memory.size))
+    _expect_dropped(live, there, about)
+    there.expect_filled()
+    there.fill(_NEW_VALUE)
+    there.expect_filled(_NEW_VALUE)
 
 
 def _expect_dropped(live: Live, there: Memory, how: str) -> None:

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import SOFT_DIRTY, Memory
+from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -38,6 +39,15 @@ def need_soft_dirty(live: Live, memory: Memory) -> None:
 def soft_dirty_pages(memory: Memory) -> list[int]:
     """Return the numbers of the base pages of ``memory`` that were written since clear_refs was."""
     return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & SOFT_DIRTY]
+
+
+def huge_pages_not_dirty(live: Live) -> Memory:
+    """Return two filled huge pages that were not written since clear_refs was. Raises as ``huge_pages`` does."""
+    memory = huge_pages(live, 2)
+    need_soft_dirty(live, memory)
+    clear_refs(live, memory)
+    live.expect("soft-dirty pages before", [], soft_dirty_pages(memory))
+    return memory
 
 
 def _pages_moved(live: Live) -> int:

@@ -4,15 +4,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import advised, expect_huge_zeroes, huge_pages, set_policy
+from hugepage_qa.cases.thp_policy import advised, huge_pages, huge_zeroes
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, offered_features
 from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
-from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MREMAP_MAYMOVE
 
 #: pages of each kind, with a thread for each
@@ -190,14 +188,10 @@ def huge_kinds(live: Live, more: Feature = _NO_FEATURE) -> list[Callable[[], Wat
         return _protected("protected huge pages", memory, Feature.PAGEFAULT_FLAG_WP | more)
 
     def zeroes() -> Watched:
-        set_policy(live, "madvise")
-        live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
-        with_blocks(live, pmd_size(live), 1)
-        memory = advised(live, PAGES)
-        for page in range(PAGES):
-            expect_huge_zeroes(live, memory, page)
-        feature = Feature.PAGEFAULT_FLAG_WP | more
-        return replace(_protected("protected huge pages of zeroes", memory, feature), content=None)
+        watched = _protected(
+            "protected huge pages of zeroes", huge_zeroes(live, PAGES), Feature.PAGEFAULT_FLAG_WP | more
+        )
+        return replace(watched, content=None)
 
     is_offered = Feature.PAGEFAULT_FLAG_WP in offered_features(live)
     return [missing, *([protected, zeroes] if is_offered else [])]

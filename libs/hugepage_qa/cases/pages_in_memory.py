@@ -49,7 +49,7 @@ def base_pages_in_memory(live: Live, actor: Actor, address: int, pages: range) -
     return there
 
 
-def ranges_about(count: int) -> list[range]:
+def _ranges_about(count: int) -> list[range]:
     """Return ranges of base pages, the first of a huge page of ``count`` being 0: of it, before it and behind it."""
     ends = -1, 0, 1, count // 2, count // 2 + 1, count - 1, count, count + 1
     # one less than an actor can be asked for: a byte behind what is told is looked at, too
@@ -67,6 +67,15 @@ def expect_in_memory(live: Live, actor: Actor, address: int, there: Sequence[boo
         told = [bool(state & 1) for state in vector[:pages]]
         live.expect(f"which base pages of {length} bytes are in memory", _there(there), _there(told))
         live.expect("the byte behind those of its base pages", _NOT_WRITTEN, vector[pages])
+
+
+def expect_second_in_memory(live: Live, memory: Memory) -> None:
+    """Expect mincore(2) to tell of the second of three huge pages alone, whichever base pages it is asked for."""
+    count = memory.size // live.base_page
+    for asked in _ranges_about(count):
+        address = memory.at(1) + asked.start * live.base_page
+        with live.about(f"{asked} of {count}"):
+            expect_in_memory(live, memory.actor, address, [0 <= page < count for page in asked])
 
 
 def _there(states: Sequence[bool]) -> list[range]:

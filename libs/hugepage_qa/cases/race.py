@@ -12,6 +12,7 @@ from operator import or_
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.kernel.uapi import MAP_HUGETLB, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.actor_link import Argument
@@ -141,3 +142,11 @@ def at_once(live: Live, actor: Actor, seconds: float = _THREADS_SECONDS) -> Iter
     threads = Threads(live, actor)
     yield threads
     threads.end(seconds)
+
+
+def use_while_it_moves(live: Live, memory: Memory) -> None:
+    """Have threads use ``memory`` while others move it to one node and to another, and expect no word to be lost."""
+    with at_once(live, memory.actor) as threads:
+        for node in live.nodes[:2]:
+            threads.use(memory)
+            threads.call("move_pages", *moving(memory, node))

@@ -121,16 +121,17 @@ def huge_pages(live: Live, pages: int = 1) -> Memory:
     return memory
 
 
-def huge_zeroes(live: Live) -> Memory:
-    """Return advised memory of one huge page that was read alone, and has the huge page of zeroes.
+def huge_zeroes(live: Live, pages: int = 1) -> Memory:
+    """Return advised memory of which each page was read alone, and has the huge page of zeroes.
 
     Raises as ``huge_pages`` does.
     """
     set_policy(live, "madvise")
     live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
     with_blocks(live, pmd_size(live), 1)
-    memory = advised(live)
-    expect_huge_zeroes(live, memory, 0)
+    memory = advised(live, pages)
+    for page in range(pages):
+        expect_huge_zeroes(live, memory, page)
     return memory
 
 

@@ -20,7 +20,7 @@ from hugepage_qa.cases.broken_memory import (
 )
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.thp_policy import huge_pages, unadvised_base_pages
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
@@ -159,7 +159,7 @@ def other_memory(live: Live) -> None:
             last = memory.length - base
             # where a huge page of a file was split all of it is mapped anew
             live.expect("the first word of the one beside it", 1 + last, memory.actor.read(memory.address + last))
-            beside = _frame(memory, last)
+            beside = memory.frame(last)
             _expect_break(live, beside, words)
             for again in (frame, beside):
                 _expect_break(live, again, _THE_SAME, EHWPOISON)
@@ -213,10 +213,6 @@ def _broken(live: Live, make: Callable[[Live], Memory], words: Collection[str]) 
     memory, frame, before = break_in_use(live, partial(make, live), -2 * live.base_page, partial(out_of_use, live))
     _expect_told(live, frame, words)
     return memory, before, frame
-
-
-def _frame(memory: Memory, offset: int) -> int:
-    return memory.pagemap([memory.address + offset])[0] & FRAME
 
 
 def _expect_break(live: Live, frame: int, words: Collection[str], error: int = 0) -> None:

@@ -7,7 +7,7 @@ from hugepage_qa.cases.broken_memory import break_page, expect_broken, mended_at
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start
 from hugepage_qa.cases.udmabuf import Part, create_buffer, map_buffer, open_device
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -72,7 +72,7 @@ def _expect_no_buffer_of_broken(live: Live, file: HugeFile, device: int, memory:
     """
     base, whole = live.base_page, memory.length
     file.seal(fcntl.F_SEAL_SHRINK)
-    frame = memory.pagemap([memory.address])[0] & FRAME
+    frame = memory.frame()
     break_page(live, memory, 0, MADV_HWPOISON)
     with mended_at_the_end(live, frame, file.actor.end):
         expect_broken(live, memory, extent=extent)

@@ -2,15 +2,14 @@
 
 import errno
 import mmap
-from functools import partial
 from itertools import product
 
-from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, expect_broken, mend, need_mending
+from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, expect_broken, mended_at_the_end, need_mending
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import expect_private_and_shared
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
+from hugepage_qa.cases.mapped_memory import PRESENT, Memory
 from hugepage_qa.cases.memory_policy import MOVE, bind
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.process_counters import process_status
@@ -127,13 +126,26 @@ def populated(live: Live) -> None:
     need_mending(live)
     for shared in (False, True):
         live.reserve(4)
-        file = new_memfd(live)
-        memory = file.map(3, shared=shared)
-        memory.fill()
-        frame = memory.pagemap([memory.at(1)])[0] & FRAME
-        break_page(live, memory, live.size, MADV_HWPOISON)
-        mend_it = live.once_at_the_end(partial(mend, live, frame))
-        for advice, is_new in product((MADV_POPULATE_READ, MADV_POPULATE_WRITE), (False, True) if shared else (False,)):
+        _expect_populated(live, shared=shared)
+        live.set_nr(0)
+
+
+def _expect_populated(live: Live, *, shared: bool) -> None:
+    """Have the second of three pages break, and expect MADV_POPULATE_* to tell of it, and to bring the others."""
+    file = new_memfd(live)
+    memory = file.map(3, shared=shared)
+    memory.fill()
+    frame = memory.frame(live.size)
+    break_page(live, memory, live.size, MADV_HWPOISON)
+
+    def give_back() -> None:
+        file.actor.end()
+        # what a file has stays in its pool, and can be mended there
+        live.expect_pool(nr=4 if shared else 3, free=3)
+
+    advices = product((MADV_POPULATE_READ, MADV_POPULATE_WRITE), (False, True) if shared else (False,))
+    with mended_at_the_end(live, frame, give_back):
+        for advice, is_new in advices:
             with live.about(f"shared {shared}, mapped just now {is_new}, advice {advice}"):
                 mapping = file.map(3, noreserve=True) if is_new else memory
                 for first, there in ((0, [True, False, not is_new]), (1, [True, False, not is_new])):
@@ -142,11 +154,6 @@ def populated(live: Live) -> None:
                 mapping.advise(advice, 2, 1)
                 _expect_mapped(live, mapping, [True, False, True])
                 _expect_broken_in_the_middle(live, mapping)
-        file.actor.end()
-        # what a file has stays in its pool, and can be mended there
-        live.expect_pool(nr=4 if shared else 3, free=3)
-        mend_it()
-        live.set_nr(0)
 
 
 def _expect_mapped(live: Live, memory: Memory, there: list[bool]) -> None:
@@ -166,20 +173,18 @@ def continued(live: Live) -> None:
     file.truncate(2)
     owner = file.map(2)
     owner.fill()
-    frame = owner.pagemap([owner.address])[0] & FRAME
+    frame = owner.frame()
     broken, whole = file.map(1), file.map(1, first=1)
     faults = [Userfault(memory, Mode.MINOR, Feature.MINOR_HUGETLBFS) for memory in (broken, whole)]
     break_page(live, owner, 0, MADV_HWPOISON)
-    mend_it = live.once_at_the_end(partial(mend, live, frame))
-    for _time in range(2):
-        live.expect_errno(errno.EIO, faults[0].go_on)
-    faults[1].go_on()
-    whole.expect_filled(1 + live.size)
-    live.expect_pool(nr=2, free=0)
-    file.truncate(0)
-    live.expect_pool(nr=2, free=1)
-    file.actor.end()
-    mend_it()
+    with mended_at_the_end(live, frame, file.actor.end):
+        for _time in range(2):
+            live.expect_errno(errno.EIO, faults[0].go_on)
+        faults[1].go_on()
+        whole.expect_filled(1 + live.size)
+        live.expect_pool(nr=2, free=0)
+        file.truncate(0)
+        live.expect_pool(nr=2, free=1)
     live.expect_pool(nr=2, free=2)
 
 

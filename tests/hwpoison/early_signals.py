@@ -20,7 +20,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.thp_policy import huge_pages
@@ -67,7 +67,7 @@ def page_of_a_file(live: Live) -> None:
     file.truncate(1)
     memory = file.map(1)
     memory.fill()
-    frame = memory.pagemap([memory.address])[0] & FRAME
+    frame = memory.frame()
     children = _children_who_chose(live, memory)
     break_page(live, memory, 0, MADV_HWPOISON)
     with mended_at_the_end(live, frame, file.actor.end):
@@ -118,7 +118,7 @@ def part_of_a_held_huge_page(live: Live) -> None:
     for early_kill in (False, True):
         memory = huge_pages(live)
         broken = Memory(live, memory.actor, memory.address + memory.size // 2, 1, live.base_page)
-        frame = broken.pagemap([broken.address])[0] & FRAME
+        frame = broken.frame()
         children = _children_who_chose(live, broken, filled=memory.size // 2)
         pipe_with(live, memory)
         with live.about(f"memory_failure_early_kill {early_kill:d}"):
@@ -136,7 +136,7 @@ def _is_split_and_told(live: Live, *, early_kill: bool, may_be_held: bool) -> bo
     memory, number = huge_pages(live, 2), int(early_kill)
     offset = number * memory.size + memory.size // 2
     broken = Memory(live, memory.actor, memory.address + offset, 1, live.base_page)
-    frame = broken.pagemap([broken.address])[0] & FRAME
+    frame = broken.frame()
     children = _children_who_chose(live, broken, filled=offset)
     live.host.new_kernel_log()
     try:

@@ -16,7 +16,7 @@ from hugepage_qa.cases.broken_memory import (
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import FRAME, WORD
+from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
@@ -45,7 +45,7 @@ def soft_offline_takes_a_free_page(live: Live) -> None:
         memory = live.map(1, shared=shared)
         memory.fill()
         before = out_of_use(live)
-        frame = memory.pagemap([memory.address + offset])[0] & FRAME
+        frame = memory.frame(offset)
         break_page(live, memory, offset, MADV_SOFT_OFFLINE)
         expect_flag(live, memory, frame)
         live.expect_pool(nr=left, free=left - 1)
@@ -149,7 +149,7 @@ def broken_private_page(live: Live) -> None:
     memory.fill()
     other.fill()
     before = out_of_use(live)
-    frame = memory.pagemap([memory.address])[0] & FRAME
+    frame = memory.frame()
     break_page(live, memory, 0, MADV_HWPOISON)
     expect_broken(live, memory)
     expect_flag(live, memory, frame)
@@ -172,7 +172,7 @@ def mended_page(live: Live) -> None:
     for advice in (MADV_HWPOISON, MADV_SOFT_OFFLINE):
         memory, before = live.map(1), out_of_use(live)
         memory.fill()
-        frame = memory.pagemap([memory.address])[0] & FRAME
+        frame = memory.frame()
         break_page(live, memory, 0, advice)
         with mended_at_the_end(live, frame, memory.unmap):
             live.expect("base pages out of use", 1, out_of_use(live) - before)
@@ -260,7 +260,7 @@ def broken_page_of_a_file(live: Live) -> None:
     file.truncate(2)
     memory = file.map(2)
     memory.fill()
-    frame = memory.pagemap([memory.address])[0] & FRAME
+    frame = memory.frame()
     break_page(live, memory, 0, MADV_HWPOISON)
     with mended_at_the_end(live, frame, file.actor.end):
         for mapped in (memory, file.map(2)):

@@ -15,7 +15,11 @@ from hugepage_qa.cases.broken_memory import (
     need_memory_failure,
     out_of_use,
 )
-from hugepage_qa.cases.broken_while_held import answer_of_unsplit, need_to_get_it_back, tmpfs_page_broken_while_held
+from hugepage_qa.cases.broken_while_held import (
+    break_while_held,
+    need_to_get_it_back,
+    tmpfs_page_broken_while_held,
+)
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_transfers import READING_CALLS, expect_read_by
 from hugepage_qa.cases.hugetlb_files import open_file
@@ -58,13 +62,13 @@ SPLIT = "mm/memory-failure.c try_to_split_thp_page()"
 def soft_offline_of_a_part(live: Live) -> None:
     memory = huge_pages(live, 2)
     child = memory.fork()
-    before, address = out_of_use(live), memory.address + memory.size // 2
-    old = memory.pagemap([address])[0]
-    break_page(live, memory, memory.size // 2, MADV_SOFT_OFFLINE)
+    before, half = out_of_use(live), memory.size // 2
+    old = memory.frame(half)
+    break_page(live, memory, half, MADV_SOFT_OFFLINE)
     live.expect("base pages out of use", 1, out_of_use(live) - before)
     for each in (memory, child):
         each.expect_filled()
-        live.expect("it still has the frame that will break", False, each.pagemap([address])[0] & FRAME == old & FRAME)
+        live.expect("it still has the frame that will break", False, each.frame(half) == old)
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
 
 
@@ -104,7 +108,7 @@ def soft_offline_of_what_is_held(live: Live) -> None:
 def a_broken_part(live: Live) -> None:
     memory = huge_pages(live, 2)
     before, broken = out_of_use(live), memory.size // 2
-    frame = memory.pagemap([memory.address + broken])[0] & FRAME
+    frame = memory.frame(broken)
     break_page(live, memory, broken, MADV_HWPOISON)
     live.expect("base pages out of use", 1, out_of_use(live) - before)
     expect_broken(live, memory, broken, live.base_page)
@@ -130,10 +134,7 @@ def a_broken_part_of_what_was_held(live: Live) -> None:
     memory.fill()
     if memory.smaps().anon_huge_pages != memory.size:
         raise CannotRun("no huge page is free on the node of the first processor")
-    broken = memory.size // 2
-    frame = memory.pagemap([memory.address + broken])[0] & FRAME
-    reader = pipe_with(live, memory)
-    live.expect_errno(answer_of_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
+    broken, frame, reader = break_while_held(live, memory)
     # nobody else is to have it, whether it was found or is free elsewhere; a kernel that keeps it apart may refuse
     with mended_at_the_end(live, frame, actor.end, may_be_refused=True):
         memory.unmap()
@@ -267,7 +268,7 @@ def _page_of_a_file(live: Live) -> tuple[Memory, int, int]:
     address = actor.mmap(2 * live.base_page, READ_WRITE, mmap.MAP_SHARED, file)
     memory = Memory(live, actor, address, 2, live.base_page)
     memory.fill()
-    return memory, file, memory.pagemap([address])[0] & FRAME
+    return memory, file, memory.frame()
 
 
 class HwpoisonTransparent(LiveTest):

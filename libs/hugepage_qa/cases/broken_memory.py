@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.frames import kpageflags
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -102,7 +102,7 @@ def break_in_use(
     for attempt in range(1, _ATTEMPTS + 1):
         memory = make()
         seen = look()
-        frame = memory.pagemap([memory.address + offset % memory.length])[0] & FRAME
+        frame = memory.frame(offset % memory.length)
         live.host.skip_kernel_log()
         try:
             hard_offline(live, frame)

@@ -9,7 +9,7 @@ from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, mended_at_the
 from hugepage_qa.cases.checked_pages import checks_pages
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_HWPOISON
@@ -31,6 +31,18 @@ def need_to_get_it_back(live: Live) -> None:
 def answer_of_unsplit(live: Live) -> int:
     """Return what madvise(2) says of a broken base page whose huge page is not split."""
     return EHWPOISON if live.kernel_version >= _TELLS_ALL else errno.EBUSY
+
+
+def break_while_held(live: Live, memory: Memory) -> tuple[int, int, int]:
+    """Have a base page amid a huge page break while a pipe holds that, so that it is not split.
+
+    Returned are where that base page is in ``memory``, its frame, and the end of the pipe that is read.
+    """
+    broken = memory.size // 2
+    frame = memory.frame(broken)
+    reader = pipe_with(live, memory)
+    live.expect_errno(answer_of_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
+    return broken, frame, reader
 
 
 @dataclass(frozen=True)
@@ -55,10 +67,7 @@ def tmpfs_page_broken_while_held(live: Live) -> Iterator[BrokenPart]:
     file = open_file(live, f"{point}/file")
     memory = map_start(live, file.actor, file.descriptor, 1)
     expect_shared(live, memory, True, "huge=always")
-    broken = memory.size // 2
-    frame = memory.pagemap([memory.address + broken])[0] & FRAME
-    reader = pipe_with(live, memory)
-    live.expect_errno(answer_of_unsplit(live), break_page, live, memory, broken, MADV_HWPOISON)
+    broken, frame, reader = break_while_held(live, memory)
 
     def give_back() -> None:
         file.actor.end()

@@ -169,6 +169,10 @@ class Memory:
         """Return the frame at the start of each page (Documentation/admin-guide/mm/pagemap.rst). Raises Refused."""
         return {entry & FRAME for entry in self.pagemap(self.at(page) for page in range(self.pages))}
 
+    def frame(self, offset: int = 0) -> int:
+        """Return the frame of the base page that is ``offset`` bytes from the start. Raises Refused."""
+        return self.pagemap([self.address + offset])[0] & FRAME
+
     def pagemap(self, addresses: Iterable[int]) -> list[int]:
         """Return the entries of the base pages at ``addresses``. Raises Refused."""
         pagemap = self._live.open(self.actor, PAGEMAP, os.O_RDONLY)

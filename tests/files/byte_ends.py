@@ -19,10 +19,9 @@ from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
-    expect_shared,
     let_only_pmd_inherit,
     map_file,
-    map_start,
+    map_filled_file,
     mount_tmpfs,
 )
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
@@ -262,13 +261,10 @@ def _expect_holes(live: Live, huge: str, places: list[Hole], *, is_out: bool = F
 @contextmanager
 def _filled(live: Live, point: str, huge: str) -> Iterator[tuple[HugeFile, Memory]]:
     """Give a file of two huge pages that is filled, and its mapping, and remove it."""
-    actor = live.actor()
-    file = open_file(live, f"{point}/file", actor)
-    memory = map_start(live, actor, file.descriptor, _PAGES)
-    expect_shared(live, memory, huge == "always", f"huge={huge}")
+    file, memory = map_filled_file(live, point, huge, _PAGES)
     yield file, memory
-    actor.call("unlinkat", -1, f"{point}/file", 0)
-    actor.end()
+    file.actor.call("unlinkat", -1, f"{point}/file", 0)
+    file.actor.end()
 
 
 def _expect_zeroes(live: Live, file: HugeFile, memory: Memory, place: Hole) -> None:

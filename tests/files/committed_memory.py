@@ -9,13 +9,13 @@ from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
-from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import pmd_size
-from hugepage_qa.cases.thp_shared_memory import map_file
+from hugepage_qa.cases.thp_shared_memory import expect_blocks, map_file
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -66,10 +66,7 @@ class TmpfsFile:
         """
         taken = self._file.blocks + least
         self._memory.touch(1)
-        found = self._file.blocks
-        if found != taken:
-            expect_no_node_short(self._live, self._memory.size, 1)
-        self._live.expect("st_blocks", taken, found)
+        expect_blocks(self._live, self._file, taken)
 
     def write(self) -> None:
         """Write all of its second huge page: what the first one holds."""

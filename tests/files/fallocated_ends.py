@@ -10,7 +10,7 @@ from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.thp_memory import pmd_size
-from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import expect_blocks, let_only_pmd_inherit, map_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
@@ -144,10 +144,7 @@ def _expect_kept(live: Live, file: HugeFile, first: int, kept: int) -> None:
     memory.touch(first // size, _VALUE)
     memory.unmap()
     if not kept:
-        found = file.blocks
-        if found != size:
-            expect_no_node_short(live, size, 1)
-        live.expect("st_blocks with a huge page that was stored to", size, found)
+        expect_blocks(live, file, size, "st_blocks with a huge page that was stored to")
     expected = max(kept - page, 0)
     left = live.host.last_look(partial(_punched, file, first, page), partial(eq, expected), _SECONDS)
     if left != expected:

@@ -9,7 +9,7 @@ from itertools import cycle, product
 from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -17,7 +17,14 @@ from hugepage_qa.cases.memory_policy import move_all, node_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.thp_memory import pmd_size
-from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_file, map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import (
+    expect_blocks,
+    expect_shared,
+    let_only_pmd_inherit,
+    map_file,
+    map_start,
+    mount_tmpfs,
+)
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -149,10 +156,7 @@ def _file_to(live: Live, point: str, name: str, offset: int) -> HugeFile:
     memory = map_start(live, actor, file.descriptor, offset // size + 1, offset + WORD)
     actor.write(memory.address + offset, _VALUE)
     memory.unmap()
-    found = file.blocks
-    if found != size:
-        expect_no_node_short(live, size, 1)
-    live.expect("st_blocks of a file in a huge page", size, found)
+    expect_blocks(live, file, size, "st_blocks of a file in a huge page")
     return file
 
 

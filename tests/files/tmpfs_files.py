@@ -10,7 +10,7 @@ from itertools import product
 from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragmentation import SAMPLES, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -19,6 +19,7 @@ from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.thp_shared_memory import (
+    expect_blocks,
     expect_mapped_whole,
     expect_shared,
     filled_file,
@@ -106,10 +107,7 @@ def _expect_room_given(
     ``expect_held`` judges what the first one holds then. Raises CannotRun where memory is too fragmented for it.
     """
     size, page = pmd_size(live), live.base_page
-    taken = first.blocks
-    if taken != size:
-        expect_no_shortage(live, size, 1)
-    live.expect("st_blocks of a file in a huge page", size, taken)
+    expect_blocks(live, first, size, "st_blocks of a file in a huge page")
     live.expect("bytes that statfs tells as free", 0, _free_room(live, point))
     if left == size:
         live.expect_errno(errno.ENOSPC, second.actor.call, "pwrite64", second.descriptor, bytes(WORD), WORD, 0)

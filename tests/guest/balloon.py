@@ -162,8 +162,7 @@ def plugged_in_beside_a_balloon(live: Live, guests: Guests) -> None:
     live.expect("memory of the guest without it again", whole, guest.set_balloon(whole))
     expect_content(guest)
     guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-    guests.expect_files()
+    guests.expect_all_free(nr)
 
 
 def with_balloon_and_room(live: Live, guests: Guests) -> tuple[Guest, MemoryDevice]:

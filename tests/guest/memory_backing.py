@@ -53,8 +53,7 @@ def expect_backing(live: Live, guests: Guests, guest: Guest, backing: MemoryBack
     live.expect("whether QEMU discards", outcome.is_discarded, bool(_DISCARDS.search(told)))
     guest.destroy()
     guest.expect_state(State.OFF)
-    live.expect_pool(nr=pages, free=pages)
-    guests.expect_files()
+    guests.expect_all_free(pages)
 
 
 @case("a guest has huge pages as its source, access and discard say, or is refused with what they exclude", BACKING)

@@ -69,8 +69,7 @@ def plugged_in_and_out(live: Live, guests: Guests) -> None:
     guest.expect_memory(memory)
     guest.expect_busy()
     guest.destroy()
-    live.expect_pool(nr=guest.pages + pages, free=guest.pages + pages)
-    guests.expect_files()
+    guests.expect_all_free(guest.pages + pages)
 
 
 @case("a guest that is reset has its plugged memory, and the pages of it, again", HOTPLUG)
@@ -139,8 +138,7 @@ def into_ordinary_memory(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=pages, free=0)
     guest.expect_mapped(**{format_size(live.size): pages})
     guest.destroy()
-    live.expect_pool(nr=pages, free=pages)
-    guests.expect_files()
+    guests.expect_all_free(pages)
 
 
 @case(
@@ -176,8 +174,7 @@ def as_its_device_says(live: Live, guests: Guests) -> None:
             live.host.wait_until(lambda: not sharing_of(guest, device))
             live.expect_pool(nr=nr, free=nr - guest.pages)
     guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-    guests.expect_files()
+    guests.expect_all_free(nr)
 
 
 def sharing_of(guest: Guest, device: MemoryDevice) -> list[bool]:

@@ -151,10 +151,7 @@ def with_plugged_memory(live: Live, hosts: TwoHosts) -> None:
     source.keep_busy(BLOCK // 2)
     source.begin_migration(target, definition=source.definition_as(target))
     hosts.expect_at_both(source, target, nr, device_pages(second))
-    source.finish_migration()
-    hosts.expect_at_target(source, target, nr)
-    target.destroy()
-    hosts.expect_all_back(nr, source, target)
+    hosts.expect_moved(source, target, nr)
 
 
 @case(

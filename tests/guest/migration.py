@@ -55,10 +55,7 @@ def moved(live: Live, hosts: TwoHosts) -> None:
     live.reserve(nr)
     source.begin_migration(target)
     hosts.expect_at_both(source, target, nr)
-    source.finish_migration()
-    hosts.expect_at_target(source, target, nr)
-    target.destroy()
-    hosts.expect_all_back(nr, source, target)
+    hosts.expect_moved(source, target, nr)
 
 
 @case(
@@ -118,10 +115,7 @@ def postcopy(live: Live, hosts: TwoHosts) -> None:
     if not live.is_gigantic:
         # a page of 1 GiB would be on its way for minutes
         target.expect_busy()
-    source.finish_migration()
-    hosts.expect_at_target(source, target, nr)
-    target.destroy()
-    hosts.expect_all_back(nr, source, target)
+    hosts.expect_moved(source, target, nr)
 
 
 @qemu_case(

@@ -149,8 +149,7 @@ def used_up(live: Live, guests: Guests) -> None:
     guests.expect_refused(Meaning.NO_ROOM, guest.attach, devices[0])
     Pages(live, guests, guest, nr).expect_as_before()
     guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-    guests.expect_files()
+    guests.expect_all_free(nr)
 
 
 @case("a virtio-mem device that a guest cannot have is refused, plugged in or at the start", VIRTIO_MEM)

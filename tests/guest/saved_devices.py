@@ -67,8 +67,7 @@ def plugged_in_and_restored(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=nr, free=more + pages)
     guest.expect_mapped()
     guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-    guests.expect_files()
+    guests.expect_all_free(nr)
 
 
 @case(
@@ -106,8 +105,7 @@ def plugged_in_and_saved(live: Live, guests: Guests) -> None:
     guest.expect_busy()
     guest.expect_memory(memory + plugged[0].memory + BLOCK)
     guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-    guests.expect_files()
+    guests.expect_all_free(nr)
 
 
 class SavedDevices(GuestTest):

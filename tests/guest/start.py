@@ -29,8 +29,7 @@ def takes_exactly_its_memory(live: Live, guests: Guests) -> None:
     guest.expect_mapped()
     guest.destroy()
     guest.expect_state(State.OFF)
-    live.expect_pool(nr=guest.pages + 1, free=guest.pages + 1)
-    guests.expect_files()
+    guests.expect_all_free(guest.pages + 1)
 
 
 @case("a guest that boots works in the pages that it took at its start", BACKING)

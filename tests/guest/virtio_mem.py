@@ -43,8 +43,7 @@ def of_nothing(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=guest.pages + 1, free=1)
     guest.expect_mapped()
     guest.destroy()
-    live.expect_pool(nr=guest.pages + 1, free=guest.pages + 1)
-    guests.expect_files()
+    guests.expect_all_free(guest.pages + 1)
 
 
 def with_virtio_mem(live: Live, guests: Guests, missing: int, node: int | None = None) -> tuple[Guest, MemoryDevice]:
@@ -79,8 +78,7 @@ def grows_and_shrinks(live: Live, guests: Guests) -> None:
     live.expect_pool(nr=nr, free=pages)
     guest.expect_mapped()
     guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-    guests.expect_files()
+    guests.expect_all_free(nr)
 
 
 @case(
@@ -116,8 +114,7 @@ def plugged_out(live: Live, guests: Guests) -> None:
         guest.attach(device)
     expect_used()
     guest.destroy()
-    live.expect_pool(nr=nr, free=nr)
-    guests.expect_files()
+    guests.expect_all_free(nr)
 
 
 @case("a virtio-mem device that is there from the start has its pages through a save and a reset", VIRTIO_MEM)

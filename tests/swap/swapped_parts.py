@@ -10,7 +10,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.cpu_time import cpu_seconds
-from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -27,7 +27,7 @@ from hugepage_qa.cases.swapped import (
 )
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
-from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_filled_file
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
@@ -368,11 +368,7 @@ def _huge_file(live: Live) -> tuple[str, HugeFile, Memory]:
 def _filled_file(live: Live, huge: str) -> tuple[str, HugeFile, Memory]:
     """Return the same of a tmpfs with ``huge``. Raises CannotRun."""
     point = live.mount_other(f"huge={huge},size={_ROOM // 2 * pmd_size(live)},mode=0700", "tmpfs")
-    actor = live.actor()
-    file = open_file(live, f"{point}/file", actor)
-    memory = map_start(live, actor, file.descriptor, _PAGES)
-    expect_shared(live, memory, huge == "always", f"huge={huge}")
-    return point, file, memory
+    return point, *map_filled_file(live, point, huge, _PAGES)
 
 
 class ThpSwappedParts(LiveTest):

@@ -15,7 +15,7 @@ from hugepage_qa.cases.memory_policy import MOVES, move_all, node_of
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
-from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy
+from hugepage_qa.cases.thp_policy import advised, expect_all_huge, huge_pages, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -238,10 +238,7 @@ def _used(live: Live, parts: _Parts) -> Memory:
     memory = advised(live)
     for offset, length in parts:
         memory.fill_part(offset, length)
-    found = memory.smaps().anon_huge_pages
-    if found != memory.length:
-        expect_no_shortage(live, memory.size, 1)
-    live.expect("AnonHugePages of a page that is used in part", memory.length, found)
+    expect_all_huge(live, memory, "of a page that is used in part")
     return memory
 
 

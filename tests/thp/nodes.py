@@ -17,7 +17,7 @@ from hugepage_qa.cases.memory_policy import Mode
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_nodes import need_count_of_shared
-from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.cases.thp_policy import advised, expect_all_huge, set_policy
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
@@ -263,11 +263,8 @@ def moved_though_locked(live: Live) -> None:
 
     def move(memory: Memory) -> None:
         memory.actor.call("move_pages", *memory_policy.moving(memory, new))
-        found = memory.smaps().anon_huge_pages
-        if found != memory.length:
-            # what finds no free block is split, and moved as base pages
-            expect_no_shortage(live, memory.size, memory.pages, new)
-        live.expect("AnonHugePages when they have moved", memory.length, found)
+        # what finds no free block is split, and moved as base pages
+        expect_all_huge(live, memory, "when they have moved", new)
 
     def unlock(memory: Memory) -> None:
         memory.unlock()

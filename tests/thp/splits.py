@@ -7,13 +7,20 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.debugfs import expect_split, open_debugfs, write_debugfs
-from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import pinned, pipe_with, word_from
 from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
-from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages, mapped_in_parts, set_policy
+from hugepage_qa.cases.thp_policy import (
+    advised,
+    expect_all_huge,
+    fill_in_huge_pages,
+    huge_pages,
+    mapped_in_parts,
+    set_policy,
+)
 from hugepage_qa.cases.thp_shared_memory import (
     expect_shared,
     filled_file,
@@ -51,10 +58,7 @@ def zeroes(live: Live) -> None:
     # the last word of a base page alone is not zero
     last = memory.address + memory.length - WORD
     memory.actor.write(last, 1)
-    found = memory.smaps().anon_huge_pages
-    if found != memory.length:
-        expect_no_shortage(live, memory.size, 1)
-    live.expect("AnonHugePages before", memory.length, found)
+    expect_all_huge(live, memory, "before")
     expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x}", 1)
     live.expect("Rss", kept + live.base_page, memory.smaps().rss)
     live.expect("words that changed", 0, memory.wrong(0, kept))

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 from hugepage_qa.cases.broken_memory import EHWPOISON, break_page, mended_at_the_end, need_memory_failure, need_mending
 from hugepage_qa.cases.checked_pages import checks_pages
-from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
-from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import (
+    let_only_pmd_inherit,
+    map_filled_file,
+    mount_tmpfs,
+)
 from hugepage_qa.kernel.uapi import MADV_HWPOISON
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.version import KernelVersion
@@ -64,9 +68,7 @@ def tmpfs_page_broken_while_held(live: Live) -> Iterator[BrokenPart]:
     need_to_get_it_back(live)
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
-    file = open_file(live, f"{point}/file")
-    memory = map_start(live, file.actor, file.descriptor, 1)
-    expect_shared(live, memory, True, "huge=always")
+    file, memory = map_filled_file(live, point, "always", 1)
     broken, frame, reader = break_while_held(live, memory)
 
     def give_back() -> None:

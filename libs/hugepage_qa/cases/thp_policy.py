@@ -90,6 +90,17 @@ def fill_in_huge_pages(live: Live, memory: Memory, node: int | None = None) -> N
     need_blocks(live, memory, node)
 
 
+def expect_all_huge(live: Live, memory: Memory, about: str, node: int | None = None) -> None:
+    """Expect all of ``memory``, which is one mapping, to be in anonymous huge pages.
+
+    Raises CannotRun where ``node``, or all, are too fragmented for them.
+    """
+    found = memory.smaps().anon_huge_pages
+    if found != memory.length:
+        expect_no_shortage(live, memory.size, memory.pages, node)
+    live.expect(f"AnonHugePages {about}", memory.length, found)
+
+
 def base_pages(live: Live, pages: int = 1) -> Memory:
     """Return advised memory that was filled with base pages before it was advised."""
     memory = advised(live, pages, MADV_NOHUGEPAGE)

@@ -4,6 +4,7 @@ import mmap
 import os
 
 from hugepage_qa.cases.fragmentation import expect_no_node_short, tell, with_blocks
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size, room_for
@@ -57,6 +58,25 @@ def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "hu
         expect_no_node_short(live, memory.size, pages)
     live.expect(f"ShmemPmdMapped, {where}", pages * memory.size, mapping.shmem_pmd_mapped)
     return mapping
+
+
+def expect_blocks(live: Live, file: HugeFile, expected: int, subject: str = "st_blocks") -> None:
+    """Expect a file of a tmpfs, which was to get a huge page, to take so many bytes.
+
+    Raises CannotRun where memory is too fragmented for the page.
+    """
+    found = file.blocks
+    if found != expected:
+        expect_no_node_short(live, pmd_size(live), 1)
+    live.expect(subject, expected, found)
+
+
+def map_filled_file(live: Live, point: str, huge: str, pages: int) -> tuple[HugeFile, Memory]:
+    """Map a new file of the tmpfs at ``point``, which has ``huge``, and fill it. Raises as ``expect_shared`` does."""
+    file = open_file(live, f"{point}/file")
+    memory = map_start(live, file.actor, file.descriptor, pages)
+    expect_shared(live, memory, huge == "always", f"huge={huge}")
+    return file, memory
 
 
 def shared_huge_pages(live: Live, pages: int = 1) -> Memory:

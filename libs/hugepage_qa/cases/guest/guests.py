@@ -163,7 +163,11 @@ class Guests:
     def expect_all_back(self, guest: Guest) -> None:
         """Expect a guest to be off, and the pool, which has the pages of this guest, and hugetlbfs to be as before."""
         guest.expect_state(State.OFF)
-        self.live.expect_pool(nr=guest.pages, free=guest.pages)
+        self.expect_all_free(guest.pages)
+
+    def expect_all_free(self, pages: int) -> None:
+        """Expect all ``pages`` of the pool to be free, and the files in hugetlbfs to be as before."""
+        self.live.expect_pool(nr=pages, free=pages)
         self.expect_files()
 
     def expect_rest_in_pool(self, guest: Guest, *, reserved: bool) -> int:

@@ -108,6 +108,13 @@ class TwoHosts:
         if was_sent_too_early:
             raise CannotRun("QEMU emulates this guest, and sent pages as they were before the guest wrote to them last")
 
+    def expect_moved(self, source: Guest, target: Guest, nr: int) -> None:
+        """End a migration, expect the guest to go on as ``target``, and all ``nr`` pages to be back when that ends."""
+        source.finish_migration()
+        self.expect_at_target(source, target, nr)
+        target.destroy()
+        self.expect_all_back(nr, source, target)
+
     def expect_each_page_once(self, source: Guest, target: Guest, nr: int) -> None:
         """Expect each page of the pool to be the source's, mapped by the target, or free and the target's to come.
 
@@ -136,8 +143,7 @@ class TwoHosts:
         """Expect ``guests`` to be off, all ``nr`` pages of the pool to be free, and files to be as before."""
         for guest in guests:
             guest.expect_state(State.OFF)
-        self._live.expect_pool(nr=nr, free=nr)
-        self.here.expect_files()
+        self.here.expect_all_free(nr)
 
     def _destroy_all(self) -> None:
         for guests in (self.here, self.there):

@@ -46,18 +46,19 @@ def capture() -> Callable[[str], CapturedTree]:
     return load_capture
 
 
+def x86_image(release: str) -> bytes:
+    """Return the least that counts as an x86 kernel of ``release``."""
+    data = bytearray(0x600)
+    data[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", data, 0x20E, 0x300)
+    data[0x500 : 0x500 + len(release)] = release.encode()
+    return bytes(data)
+
+
 @pytest.fixture
 def bzimage() -> Callable[[str], bytes]:
     """Return bzimage(release): the least that counts as an x86 kernel of that release."""
-
-    def build(release: str) -> bytes:
-        data = bytearray(0x600)
-        data[0x202:0x206] = b"HdrS"
-        struct.pack_into("<H", data, 0x20E, 0x300)
-        data[0x500 : 0x500 + len(release)] = release.encode()
-        return bytes(data)
-
-    return build
+    return x86_image
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from tests.unit.commands.run_command import Command
 
 from hugepage_qa import cli
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
@@ -21,14 +22,8 @@ RunCli = tuple[int, str, str]
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> RunCli:
     """Run the command and return exit code, standard output and standard error."""
-    monkeypatch.setattr(sys, "argv", ["hugepage-qa", *arguments])
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    command = Command(capsys, monkeypatch)
+    return command(*arguments), command.output, command.errors
 
 
 def test_a_long_message_is_cut(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

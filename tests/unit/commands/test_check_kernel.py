@@ -3,15 +3,15 @@
 import io
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.unit.commands.run_command import Command
+from tests.unit.conftest import x86_image
 
-from hugepage_qa import cli
 from hugepage_qa.cases.area_files import live_areas
 from hugepage_qa.cases.boot.boot_matrix import Settings, find_kernel
 from hugepage_qa.cases.result import Result, Verdict
@@ -27,47 +27,19 @@ RELEASE = "6.1.0-9-amd64"
 MODULE = f"./lib/modules/{RELEASE}/kernel/fs/ext4/ext4.ko"
 
 
-def x86_image() -> bytes:
-    """Return the least that counts as an x86 kernel."""
-    data = bytearray(0x600)
-    data[0x202:0x206] = b"HdrS"
-    data[0x20E:0x210] = (0x300).to_bytes(2, "little")
-    data[0x500 : 0x500 + len(RELEASE)] = RELEASE.encode()
-    return bytes(data)
-
-
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     file = tmp_path / "bzImage"
-    file.write_bytes(x86_image())
+    file.write_bytes(x86_image(RELEASE))
     return file
 
 
-class Cli:
-    """Runs the command; keeps exit code, output and errors."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys, self._monkeypatch = capsys, monkeypatch
-        self.output = self.errors = ""
-
-    def __call__(self, *arguments: str | Path) -> int:
-        """Run it and return its exit code."""
-        self._monkeypatch.setattr(sys, "argv", ["hugepage-qa", "check-kernel", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        self.output, self.errors = self._capsys.readouterr()
-        return code
-
-
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
-    return Cli(capsys, monkeypatch)
+    return Command(capsys, monkeypatch, "check-kernel")
 
 
 # --- wrong input ---
@@ -105,7 +77,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     ids=" ".join,
 )
 def test_wrong_input_is_one_line_and_exit_code_3_and_nothing_is_done(
-    run: Cli, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
+    run: Command, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
 ) -> None:
     (tmp_path / "text").write_text("no kernel")
     (tmp_path / "text.deb").write_text("no package")
@@ -135,7 +107,7 @@ def package(directory: Path, *members: str, images: int = 1) -> Path:
     names = [*members, *(f"./boot/vmlinuz-{RELEASE}{'x' * number}" for number in range(images))]
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(x86_image() if "vmlinuz" in name else b"CONFIG_HUGETLBFS=y\n")
+        (root / name).write_bytes(x86_image(RELEASE) if "vmlinuz" in name else b"CONFIG_HUGETLBFS=y\n")
     subprocess.run(["/usr/bin/dpkg-deb", "--build", root, directory / "tiny.deb"], capture_output=True, check=True)
     return directory / "tiny.deb"
 
@@ -185,29 +157,31 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[FakeCheck]:
     return FakeCheck.made
 
 
-def test_a_package_is_taken_apart_into_image_and_modules(run: Cli, tmp_path: Path, checks: list[FakeCheck]) -> None:
+def test_a_package_is_taken_apart_into_image_and_modules(run: Command, tmp_path: Path, checks: list[FakeCheck]) -> None:
     assert run(package(tmp_path, f"./boot/config-{RELEASE}", MODULE)) == 0, run.errors
     (check,) = checks
     assert check.architecture == "x86_64"
     kernel = find_kernel("x86_64", check.settings)
-    assert kernel.path.read_bytes() == x86_image()
+    assert kernel.path.read_bytes() == x86_image(RELEASE)
     assert [module.name for module in kernel.modules] == ["ext4.ko"]
 
 
-def test_an_architecture_that_is_named_twice_is_checked_once(run: Cli, checks: list[FakeCheck]) -> None:
+def test_an_architecture_that_is_named_twice_is_checked_once(run: Command, checks: list[FakeCheck]) -> None:
     words = [word for name in ("s390x", "x86_64", "s390x") for word in ("--arch", name)]
     assert run(*words) == 0, run.errors
     assert [check.architecture for check in checks] == ["s390x", "x86_64"]
 
 
 @pytest.mark.parametrize("images", [0, 2])
-def test_a_package_without_one_image_is_refused(run: Cli, tmp_path: Path, checks: list[FakeCheck], images: int) -> None:
+def test_a_package_without_one_image_is_refused(
+    run: Command, tmp_path: Path, checks: list[FakeCheck], images: int
+) -> None:
     assert run(package(tmp_path, images=images)) == 3
     assert f"expected a package with a kernel image, found {images} images in it" in run.errors
     assert checks == []
 
 
-def test_an_archive_of_another_kind_is_refused(run: Cli, tmp_path: Path, checks: list[FakeCheck]) -> None:
+def test_an_archive_of_another_kind_is_refused(run: Command, tmp_path: Path, checks: list[FakeCheck]) -> None:
     with tarfile.open(tmp_path / "kernel.deb", "w") as archive:
         archive.addfile(tarfile.TarInfo("a"), io.BytesIO())
     assert run(tmp_path / "kernel.deb") == 3
@@ -218,19 +192,19 @@ def test_an_archive_of_another_kind_is_refused(run: Cli, tmp_path: Path, checks:
 # --- what is handed on ---
 
 
-def wanted(run: Cli, checks: list[FakeCheck], *arguments: str | Path) -> FakeCheck:
+def wanted(run: Command, checks: list[FakeCheck], *arguments: str | Path) -> FakeCheck:
     assert run(*arguments) == 0, run.errors
     return checks[-1]
 
 
-def test_without_a_choice_all_is_wanted(run: Cli, image: Path, checks: list[FakeCheck]) -> None:
+def test_without_a_choice_all_is_wanted(run: Command, image: Path, checks: list[FakeCheck]) -> None:
     check = wanted(run, checks, image)
     assert [area.name for area in check.live.areas] == [area.name for area in live_areas()]
     assert check.groups
     assert (check.live.operations, check.random_boots) == (0, 0)
 
 
-def test_a_choice_of_cases_or_sizes_leaves_boots_out(run: Cli, image: Path, checks: list[FakeCheck]) -> None:
+def test_a_choice_of_cases_or_sizes_leaves_boots_out(run: Command, image: Path, checks: list[FakeCheck]) -> None:
     for arguments in (["--case", "*"], ["--size", "2M", "--size", "1G"], ["--area", "pool"]):
         assert wanted(run, checks, image, *arguments).groups == (), arguments
     assert checks[1].live.selection.sizes == (2 * MIB, GIB)
@@ -244,7 +218,7 @@ def test_a_choice_of_cases_or_sizes_leaves_boots_out(run: Cli, image: Path, chec
     assert wanted(run, checks, image, "--area", "boot").live.areas == ()
 
 
-def test_what_is_random_can_be_all_there_is(run: Cli, image: Path, checks: list[FakeCheck]) -> None:
+def test_what_is_random_can_be_all_there_is(run: Command, image: Path, checks: list[FakeCheck]) -> None:
     check = wanted(run, checks, image, "--area", "random", "--operations", "40")
     assert (check.groups, check.live.areas, check.live.operations) == ((), (), 40)
     check = wanted(run, checks, image, "--area", "random", "--minutes", "3", "--seed", "5")
@@ -254,7 +228,7 @@ def test_what_is_random_can_be_all_there_is(run: Cli, image: Path, checks: list[
     assert "--area random: expected how much of it" in run.errors
 
 
-def test_the_rest_is_handed_on_as_it_is(run: Cli, image: Path, checks: list[FakeCheck]) -> None:
+def test_the_rest_is_handed_on_as_it_is(run: Command, image: Path, checks: list[FakeCheck]) -> None:
     options = ["--append", "a=b quiet", "--random", "3", "--operations", "40", "--seed", "7", "--machines", "2"]
     check = wanted(run, checks, image, *options)
     assert (check.settings.append, check.settings.machines, check.settings.kernel) == ("a=b quiet", 2, image)
@@ -262,7 +236,7 @@ def test_the_rest_is_handed_on_as_it_is(run: Cli, image: Path, checks: list[Fake
     assert f"x86_64: kernel {RELEASE}, random with --seed 7\n" in run.output
 
 
-def test_without_a_kernel_it_is_that_of_the_distribution(run: Cli, checks: list[FakeCheck]) -> None:
+def test_without_a_kernel_it_is_that_of_the_distribution(run: Command, checks: list[FakeCheck]) -> None:
     check = wanted(run, checks, "--suite", "sid", "--package", "linux-image-amd64")
     assert (check.settings.kernel, check.settings.suite) == (None, "sid")
     assert (check.architecture, check.settings.package) == ("x86_64", "linux-image-amd64")
@@ -271,7 +245,7 @@ def test_without_a_kernel_it_is_that_of_the_distribution(run: Cli, checks: list[
 
 
 def test_what_is_kept_says_of_which_kernel_it_is(
-    run: Cli, image: Path, checks: list[FakeCheck], tmp_path: Path
+    run: Command, image: Path, checks: list[FakeCheck], tmp_path: Path
 ) -> None:
     wanted(run, checks, image, "--output", "output")
     assert read_run_directory(tmp_path / "output").machine == f"throwaway machines, x86_64, {RELEASE}"
@@ -292,7 +266,7 @@ def test_what_is_kept_says_of_which_kernel_it_is(
     ],
 )
 def test_the_exit_code_is_that_of_the_results(
-    run: Cli, image: Path, checks: list[FakeCheck], verdicts: list[str], code: int
+    run: Command, image: Path, checks: list[FakeCheck], verdicts: list[str], code: int
 ) -> None:
     FakeCheck.results = [Result(f"/{verdict}", Verdict(verdict), ("why",)) for verdict in verdicts]
     assert run(image) == code
@@ -301,7 +275,7 @@ def test_the_exit_code_is_that_of_the_results(
 
 
 @pytest.mark.parametrize("bad", [Verdict.FAIL, Verdict.ERROR])
-def test_the_first_failure_ends_it_if_asked(run: Cli, image: Path, checks: list[FakeCheck], bad: Verdict) -> None:
+def test_the_first_failure_ends_it_if_asked(run: Command, image: Path, checks: list[FakeCheck], bad: Verdict) -> None:
     FakeCheck.results = [Result("/a", Verdict.KNOWN), Result("/b", bad), Result("/c", Verdict.PASS)]
     arguments = [str(image), "--arch", "x86_64", "--arch", "s390x"]
     run(*arguments)
@@ -312,7 +286,7 @@ def test_the_first_failure_ends_it_if_asked(run: Cli, image: Path, checks: list[
 
 
 def test_what_can_never_boot_is_one_line(
-    run: Cli, image: Path, checks: list[FakeCheck], monkeypatch: pytest.MonkeyPatch
+    run: Command, image: Path, checks: list[FakeCheck], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot(_check: FakeCheck) -> Generator[Result, None, None]:
         raise InputError("qemu-system-x86_64 is not installed")
@@ -324,7 +298,7 @@ def test_what_can_never_boot_is_one_line(
     assert checks[0].told == ["stopped"]
 
 
-def test_the_help_names_all_areas(run: Cli) -> None:
+def test_the_help_names_all_areas(run: Command) -> None:
     with suppress(SystemExit):
         run("--help")
     assert "boot, accounting, cgroup" in " ".join(run.output.split())

@@ -1,12 +1,11 @@
 """The command "find-change" without a machine: what it refuses, what it tells on the way, and how it ends."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.commands.run_command import Command
 
-from hugepage_qa import cli
 from hugepage_qa.cases.outcome_change import Candidate, Trial
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.commands import find_change
@@ -16,24 +15,12 @@ PASS, SKIP, ERROR = (Verdict.PASS, ()), (Verdict.SKIP, ("no pages",)), (Verdict.
 FAIL = (Verdict.FAIL, ("it lost\n2 pages", "booted again"))
 
 
-class Cli:
+class Cli(Command):
     """Runs the command on kernels that have the ``outcomes`` that they are told; keeps its output, and their words."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys, self._monkeypatch = capsys, monkeypatch
-        self.output = self.errors = ""
+        super().__init__(capsys, monkeypatch, "find-change")
         self.appended: list[str] = []
-
-    def __call__(self, *arguments: str) -> int:
-        """Run it and return its exit code."""
-        self._monkeypatch.setattr(sys, "argv", ["hugepage-qa", "find-change", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        self.output, self.errors = self._capsys.readouterr()
-        return code
 
     def with_outcomes(self, outcomes: list[tuple[Verdict, tuple[str, ...]]], *arguments: str) -> int:
         """Run it on kernels 6.0, 6.1 and so on, of which each has one of ``outcomes``."""

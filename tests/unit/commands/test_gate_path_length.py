@@ -1,16 +1,15 @@
 """The command "gate path-length" without a machine: what it finds, what it refuses, and how it ends."""
 
 import errno
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.unit.bench.counted_machines import USUAL, CountedMachines
 from tests.unit.cases.fake_machines import lost
+from tests.unit.commands.run_command import Command
 
 from hugepage_gate.sample_files import read_one_machine
-from hugepage_qa import cli
 from hugepage_qa.bench import counted_kernels
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.commands import gate_path_length
@@ -20,26 +19,15 @@ from hugepage_qa.qemu.lost_machine import Loss
 OLD, NEW = "6.1.0", "6.12.0"
 
 
-class Cli:
+class Cli(Command):
     """Runs the command on kernels that nobody boots: OLD and NEW are files, and the word is what they are."""
 
-    def __init__(self, machines: CountedMachines, capsys: pytest.CaptureFixture[str], directory: Path) -> None:
-        self.machines, self._capsys = machines, capsys
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        super().__init__(capsys, monkeypatch, "gate", "path-length")
+        self.machines = CountedMachines(monkeypatch)
         self.new, self.old = directory / "new", directory / "old"
         self.new.write_text(NEW)
         self.old.write_text(OLD)
-        self.output = self.errors = ""
-
-    def __call__(self, *arguments: str) -> int:
-        """Run it and return its exit code."""
-        sys.argv = ["hugepage-qa", "gate", "path-length", *arguments]
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        self.output, self.errors = self._capsys.readouterr()
-        return code
 
     def compare(self, *arguments: str) -> int:
         """Compare NEW with OLD."""
@@ -55,11 +43,10 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         return image(settings.kernel or tmp_path / "old")
 
     monkeypatch.setenv("HUGEPAGE_QA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(gate_path_length, "open_kernel", image)
     monkeypatch.setattr(gate_path_length, "find_kernel", find)
     monkeypatch.setattr(counted_kernels, "find_emulator", lambda _board: "/bin/true")
-    return Cli(CountedMachines(monkeypatch), capsys, tmp_path)
+    return Cli(capsys, monkeypatch, tmp_path)
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """The command "reproduce" without a machine: what it lists and refuses, what it hands on, and how it ends."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.commands.run_command import Command
 
-from hugepage_qa import cli
 from hugepage_qa.cases.boot.boot_matrix import Settings
 from hugepage_qa.cases.upstream.reproduction import DIRECTORY, Answer, BugReport, Reproduction, bug_reports
 from hugepage_qa.commands import reproduce
@@ -14,27 +13,15 @@ from hugepage_qa.qemu.kernel_image import KernelImage
 NAME = "fork-loses-pages"
 
 
-class Cli:
+class Cli(Command):
     """Runs the command; keeps its output, and what was handed on."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys, self._monkeypatch = capsys, monkeypatch
-        self.output = self.errors = ""
+        super().__init__(capsys, monkeypatch, "reproduce")
         self.answer = Reproduction(Answer.RIGHT)
         self.asked: list[tuple[str, str, str | None, str]] = []
         monkeypatch.setattr(reproduce, "find_kernel", self._find)
         monkeypatch.setattr(reproduce, "reproduce", self._reproduce)
-
-    def __call__(self, *arguments: str | Path) -> int:
-        """Run it and return its exit code."""
-        self._monkeypatch.setattr(sys, "argv", ["hugepage-qa", "reproduce", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        self.output, self.errors = self._capsys.readouterr()
-        return code
 
     def _find(self, architecture: str, settings: Settings) -> KernelImage:
         self._suite = settings.suite

@@ -1,7 +1,7 @@
 """Without QEMU or libvirt the cases are skipped with the reason, and those of the other driver are not."""
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from inspect import signature
@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.cases.kinds import X86_64
 from tests.unit.cases.recorded import recorded_cases
+from tests.unit.cases.still_machine import StillMachine
 
 from hugepage_qa.cases.guest import guest_machine
 from hugepage_qa.cases.guest.guests import GuestArea, Guests, guest_case
@@ -28,38 +28,6 @@ from hugepage_qa.qemu.guest.qemu_driver import QemuDriver
 from hugepage_qa.qemu.installed_emulator import NotOffered
 from hugepage_qa.sizes import MIB
 
-POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
-FILES = {
-    "proc/sys/kernel/osrelease": "6.12.5\n",
-    "proc/buddyinfo": "Node 0, zone Normal 1 1 1 1 1 1 1 1 1 1 1\n",
-    "proc/meminfo": "MemAvailable: 1000 kB\nHugepagesize: 2048 kB\n"
-    + "".join(f"HugePages_{name}: 0\n" for name in ("Total", "Free", "Rsvd", "Surp")),
-    "proc/self/mounts": "",
-    **{
-        f"{POOL}/{name}": "0\n"
-        for name in ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages", "nr_overcommit_hugepages")
-    },
-}
-
-
-class Kernel:
-    """A machine with an empty pool."""
-
-    kind = X86_64
-
-    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
-        match operation:
-            case "read" | "observe":
-                return FILES.get(arguments[0])
-            case "names":
-                prefix = f"{arguments[0]}/"
-                return sorted({path[len(prefix) :].split("/")[0] for path in FILES if path.startswith(prefix)})
-            case "new_kernel_log" | "skip_kernel_log":
-                return []
-            case "write":
-                return None
-        raise AssertionError(operation)
-
 
 def verdict(driver: str) -> tuple[Verdict, str]:
     area = GuestArea("guest/any", driver)
@@ -69,7 +37,7 @@ def verdict(driver: str) -> tuple[Verdict, str]:
         guests.new()
 
     with ExitStack() as stack:
-        host = Host(guest_machine.GuestMachine(Kernel(), Path("/nonexistent"), None, stack))
+        host = Host(guest_machine.GuestMachine(StillMachine(), Path("/nonexistent"), None, stack))
         judgement = judge(area, area.cases[0], host, 2 * MIB)
     assert judgement is not None
     return judgement.verdict, judgement.reason
@@ -110,7 +78,7 @@ def test_a_daemon_that_does_not_come_up_is_an_error_and_tried_once(monkeypatch: 
 
     monkeypatch.setattr(guest_machine, "import_libvirt", import_libvirt)
     with ExitStack() as stack:
-        machine = guest_machine.GuestMachine(Kernel(), Path("/nonexistent"), None, stack)
+        machine = guest_machine.GuestMachine(StillMachine(), Path("/nonexistent"), None, stack)
         for _ in range(2):
             with pytest.raises(InputError, match="driver libvirt: libvirtd does not answer: no such user"):
                 machine.perform("guest", ["libvirt", "site"])

@@ -214,10 +214,8 @@ def discarded(_live: Live, guests: Guests) -> None:
     guest = guests.new_with_pages(discard=True, access=Access.SHARED)
     guest.boot()
     guest.expect_all_taken()
-    pid = guest.pid
     # only a QEMU that ends by itself discards, and punches holes into the file that it still maps
-    guest.type("poweroff -f", "poweroff")
-    guest.await_end(pid)
+    guest.power_off()
     guests.expect_all_back(guest)
 
 

@@ -38,9 +38,7 @@ def power_off(_live: Live, guests: Guests) -> None:
     guest = guests.new_with_pages()
     guest.boot()
     guest.expect_all_taken()
-    pid = guest.pid
-    guest.type("poweroff -f", "poweroff")
-    guest.await_end(pid)
+    guest.power_off()
     guests.expect_all_back(guest)
 
 

@@ -31,9 +31,7 @@ _UNUSED = 2048
 )
 def shared_text(live: Live) -> None:
     first = _start(live)
-    file = new_memfd(live, first.actor)
-    copy = file.map(1)
-    _copy_text(live, first, copy.address)
+    file, copy = _text_in_a_file(live, first)
     copy.unmap()
     second = start_again(live, first.built)
     again = open_again(live, file, second.actor)
@@ -53,9 +51,7 @@ def shared_text(live: Live) -> None:
 )
 def written_segment(live: Live) -> None:
     first = _start(live)
-    file = new_memfd(live, first.actor)
-    copy = file.map(1)
-    _copy_text(live, first, copy.address)
+    file, _copy = _text_in_a_file(live, first)
     second = start_again(live, first.built)
     again = open_again(live, file, second.actor)
     mapped = _map_in_place(live, first, file)
@@ -102,6 +98,14 @@ def _start(live: Live) -> TextProgram:
 def _block(live: Live, program: TextProgram) -> int:
     """Return the address of the last whole huge page of its text."""
     return program.whole_blocks(live.size)[-1]
+
+
+def _text_in_a_file(live: Live, program: TextProgram) -> tuple[HugeFile, Memory]:
+    """Have the program copy its text into a new file, and return that, and where the program has it mapped to write."""
+    file = new_memfd(live, program.actor)
+    copy = file.map(1)
+    _copy_text(live, program, copy.address)
+    return file, copy
 
 
 def _copy_text(live: Live, program: TextProgram, address: int) -> None:

@@ -63,6 +63,12 @@ class BootedGuest(AskedGuest):
         self.type("reboot -f", "reboot")
         self.await_next_shell()
 
+    def power_off(self) -> None:
+        """Have its kernel power it off, and wait until its QEMU has ended by itself, and given back its memory."""
+        pid = self.pid
+        self.type("poweroff -f", "poweroff")
+        self.await_end(pid)
+
     def can_tell_of_panics(self) -> bool:
         """Load the driver of the device that is there for it, and tell whether its kernel has one."""
         self.run(load_drivers("pvpanic", "pvpanic-mmio", "pvpanic-pci"))

@@ -4,11 +4,12 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from hugepage_qa.kernel.uapi import ByteOrder, Uapi, find_uapi
+from hugepage_qa.machine.backend import Backend, BackendLink
 from hugepage_qa.oracle.program_text import ElfFile
-from hugepage_qa.process.actor import Actor, Link, Refused
+from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.process.text_program_build import BuiltText, Recipe
 from hugepage_qa.schema import build
 
@@ -23,31 +24,6 @@ _ATTEMPTS = 3
 
 class CannotRun(Exception):
     """This machine cannot run the case; the message is the fact that proves it."""
-
-
-@dataclass(frozen=True)
-class MachineKind:
-    """What a machine is as long as it runs: ``uname -m``, and the bytes of a base page.
-
-    It need not be that of the machine on which the suite runs. One that ``has_others`` runs what is not the suite's;
-    of one that ``is_accounted`` nobody else can have memory, so that all of it is looked at.
-    """
-
-    architecture: str
-    base_page: int
-    has_others: bool = False
-    is_accounted: bool = False
-
-
-class Backend(Protocol):
-    """Carries out operations: the machine itself, a recorder of it, or a record of it."""
-
-    @property
-    def kind(self) -> MachineKind:
-        """What the machine is."""
-
-    def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
-        """Carry out one operation; arguments and result are what JSON can hold. Raises OSError as the kernel says."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +170,7 @@ class Host:
     def start_actor(self) -> Actor:
         """Start an actor, which runs until its ``end``."""
         number, pid = self._backend.perform("start_actor", [])
-        return Actor(_HostLink(self._backend, number, pid), self.uapi)
+        return Actor(BackendLink(self._backend, number, pid), self.uapi)
 
     def kernel_option(self, name: str) -> bool | None:
         """Tell whether the running kernel was built with CONFIG_``name``; None where no file tells."""
@@ -224,7 +200,7 @@ class Host:
     def start_program(self, path: str) -> Actor:
         """Start a program that was built, which is an actor, too."""
         number, pid = self._backend.perform("start_program", [path])
-        return Actor(_HostLink(self._backend, number, pid), self.uapi)
+        return Actor(BackendLink(self._backend, number, pid), self.uapi)
 
     def skip_kernel_log(self) -> None:
         """Have ``new_kernel_log`` begin here, and leave unjudged what was logged before.
@@ -294,29 +270,6 @@ class Host:
                 raise
             asked = " ".join(repr(argument) for argument in arguments)
             raise Refused(error.errno, f"{operation} {asked}: {os.strerror(error.errno or 0)}") from error
-
-
-class _HostLink:
-    """An actor behind a backend, which knows it by a number."""
-
-    def __init__(self, backend: Backend, number: int, pid: int) -> None:
-        self._backend = backend
-        self._number = number
-        self._pid = pid
-
-    @property
-    def pid(self) -> int:
-        return self._pid
-
-    def request(self, text: str) -> tuple[str, Link | None]:
-        answer, child = self._backend.perform("request", [self._number, text])
-        return answer, _HostLink(self._backend, *child) if child else None
-
-    def exit(self) -> None:
-        self._backend.perform("exit", [self._number])
-
-    def end(self) -> None:
-        self._backend.perform("end", [self._number])
 
 
 class ObservedTree:

@@ -22,7 +22,8 @@ from hugepage_qa.kernel.log import text_of_record
 from hugepage_qa.kernel.proc_tables import find_mount, read_disk_filesystems
 from hugepage_qa.kernel.tree import DirectoryTree, Tree
 from hugepage_qa.machine import libc
-from hugepage_qa.machine.host import CannotRun, MachineKind
+from hugepage_qa.machine.backend import MachineKind
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.machine.libc import BUSY_SECONDS, retry_while_busy
 from hugepage_qa.machine.swap_file import add_swap, remove_swap
 from hugepage_qa.process.actor_link import ActorLink, start_link

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.uapi import find_uapi
-from hugepage_qa.machine.host import CannotRun, MachineKind
+from hugepage_qa.machine.backend import MachineKind
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.machine.libc import BUSY_SECONDS, retry_while_busy
 from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC, swap_header
 from hugepage_qa.qemu.agent_channel import AgentChannel, ReadAhead

@@ -14,7 +14,8 @@ from typing import Any
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.log import text_of_record
-from hugepage_qa.machine.host import CannotRun, MachineKind
+from hugepage_qa.machine.backend import MachineKind
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.machine.throwaway_files import PROGRAM_MODE, ThrowawayFiles
 from hugepage_qa.process.actor_link import ActorGone, Patience, packet
 from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds

@@ -11,7 +11,8 @@ from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.judge import run_area
 from hugepage_qa.cases.result import Result, Verdict
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.host import Backend, Host
+from hugepage_qa.machine.backend import Backend
+from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.plugins.asked import Asked
 from hugepage_qa.report.case_recorder import CaseRecorder, append_result

@@ -28,7 +28,8 @@ from hugepage_qa.cases.guest.guests import GuestArea
 from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.pool_view import read_pool_view
 from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.machine.host import Backend, Host
+from hugepage_qa.machine.backend import Backend
+from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.machine.throwaway_machine import ThrowawayMachine

@@ -9,7 +9,7 @@ from typing import Any
 from tests.unit.cases.kinds import X86_64
 
 from hugepage_qa.cases.guest.guest_machine import GUEST
-from hugepage_qa.machine.host import Backend, MachineKind
+from hugepage_qa.machine.backend import Backend, MachineKind
 
 Event = dict[str, Any]
 Key = tuple[str, ...]

@@ -17,7 +17,8 @@ from tests.unit.cases.transcript import Event, Recorder
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.machine.host import Backend, Host
+from hugepage_qa.machine.backend import Backend
+from hugepage_qa.machine.host import Host
 from hugepage_qa.machine.protection import protected_machine
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.sizes import MIB

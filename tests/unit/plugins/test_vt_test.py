@@ -17,7 +17,7 @@ from tests.unit.cases.transcript import Event
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.guest.guest_machine import DONE, GUEST, REFUSED
 from hugepage_qa.errors import InputError
-from hugepage_qa.machine.host import Backend
+from hugepage_qa.machine.backend import Backend
 from hugepage_qa.plugins import vt_test
 from hugepage_qa.process.marks import RUN
 from hugepage_qa.sizes import MIB

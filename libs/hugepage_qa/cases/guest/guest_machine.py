@@ -16,7 +16,8 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.pools import read_pools
 from hugepage_qa.kernel.tree import DirectoryTree
 from hugepage_qa.kernel.uapi import NOBODY
-from hugepage_qa.machine.host import Backend, CannotRun, Host, MachineKind
+from hugepage_qa.machine.backend import Backend, MachineKind
+from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.machine.real_machine import real_machine
 from hugepage_qa.process.marks import RUN
 from hugepage_qa.qemu.guest.booted_states import BootedStates

@@ -10,7 +10,8 @@ from tests.unit.cases.areas import read_areas
 from hugepage_qa.cases.guest.guest_machine import DONE, GUEST, REFUSED
 from hugepage_qa.cases.judge import judge
 from hugepage_qa.cases.result import Result, Verdict
-from hugepage_qa.machine.host import Host, MachineKind
+from hugepage_qa.machine.backend import MachineKind
+from hugepage_qa.machine.host import Host
 from hugepage_qa.qemu.guest.guest_site import Site
 from hugepage_qa.sizes import KIB, MIB
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
-from hugepage_qa.cases.file_contents import KnownFile, Piece
+from hugepage_qa.cases.expected_contents import Piece
+from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import let_rest

@@ -12,7 +12,8 @@ from functools import partial
 from random import Random
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.file_contents import KnownFile, Piece
+from hugepage_qa.cases.expected_contents import Piece
+from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.file_transfers import READS, WRITES
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import Live

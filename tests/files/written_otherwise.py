@@ -7,7 +7,8 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.file_contents import TMPFS, KnownFile, Piece
+from hugepage_qa.cases.expected_contents import Piece
+from hugepage_qa.cases.file_contents import TMPFS, KnownFile
 from hugepage_qa.cases.file_transfers import WRITES
 from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hugepage_qa.cases.file_contents import Contents, Piece
+from hugepage_qa.cases.expected_contents import Contents, Piece
 
 _WORDS = 24
 _WORD = 8

@@ -8,7 +8,8 @@ from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_MAPPED, clea
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, read_of_another
+from hugepage_qa.cases.mapped_memory import WORD
+from hugepage_qa.cases.read_from_outside import read_of_another
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, map_file, mount_tmpfs
 from hugepage_qa.plugins.avocado_test import LiveTest

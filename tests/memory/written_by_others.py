@@ -9,8 +9,9 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory, read_of_another
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.places import ordinary_memory
+from hugepage_qa.cases.read_from_outside import read_of_another
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor

@@ -15,8 +15,9 @@ from hugepage_qa.cases.clear_refs import (
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, WORD, Memory, read_of_another, runs
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, WORD, Memory, runs
 from hugepage_qa.cases.pages_in_memory import expect_second_in_memory
+from hugepage_qa.cases.read_from_outside import read_of_another
 from hugepage_qa.cases.swapped import swapped
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, need_counted_parts

@@ -10,9 +10,10 @@ from hugepage_qa.cases.debugfs import open_debugfs
 from hugepage_qa.cases.forced_writes import debugging, need_forced_writes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory, word_read_by
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page, use_while_it_moves
+from hugepage_qa.cases.read_from_outside import word_read_by
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, need_sizes, set_policy, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, mount_tmpfs

@@ -25,9 +25,10 @@ from hugepage_qa.cases.closed_memory import (
 )
 from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_to_fault
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory, word_read_by
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
 from hugepage_qa.cases.process_counters import process_status
+from hugepage_qa.cases.read_from_outside import word_read_by
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, answer_to_api
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor_threads import Came

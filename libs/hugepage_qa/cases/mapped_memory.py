@@ -1,7 +1,5 @@
 """Memory that an actor has mapped: pages that are written, read, checked and given back."""
 
-import errno
-import mmap
 import os
 from collections.abc import Callable, Iterable, Set
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -9,8 +7,8 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from hugepage_qa.kernel.numa_maps import NumaMapping, read_numa_maps
 from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
-from hugepage_qa.process.actor import Actor, Fault, Refused
+from hugepage_qa.machine.host import Host, ObservedTree
+from hugepage_qa.process.actor import Actor, Fault
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 
@@ -30,8 +28,6 @@ FRAME, SOFT_DIRTY, EXCLUSIVE, OF_A_FILE, PRESENT = (1 << 55) - 1, 1 << 55, 1 << 
 WRITE_PROTECTED, GUARDED, SWAPPED = 1 << 57, 1 << 58, 1 << 62
 #: of pagemap, in one request
 _ENTRIES = 2048
-#: Documentation/admin-guide/LSM/Yama.rst
-_PTRACE_SCOPE, _NOBODY_MAY = "proc/sys/kernel/yama/ptrace_scope", "3"
 
 
 class Owner(Protocol):
@@ -280,29 +276,3 @@ def value_or_signal(access: Callable[[], Value]) -> Value | str:
         return access()
     except Fault as fault:
         return fault.signal.name
-
-
-def read_of_another(live: Owner, reader: Actor, process: int, local: bytes, remote: bytes) -> int:
-    """Return the bytes that process_vm_readv(2) read of ``process``; one range of each, as the system call takes them.
-
-    Raises Refused, and CannotRun where the machine forbids it to all or does not have it.
-    """
-    try:
-        return reader.call("process_vm_readv", process, local, 1, remote, 1, 0)
-    except Refused as refusal:
-        if refusal.errno == errno.ENOSYS:
-            raise CannotRun("this kernel has no CONFIG_CROSS_MEMORY_ATTACH") from refusal
-        if refusal.errno == errno.EPERM and (live.host.read(_PTRACE_SCOPE) or "").strip() == _NOBODY_MAY:
-            raise CannotRun(f"/{_PTRACE_SCOPE} is {_NOBODY_MAY}: nobody may read another's memory") from refusal
-        raise
-
-
-def word_read_by(live: Owner, reader: Actor, memory: Memory, place: int) -> int:
-    """Return the word at ``place`` in ``memory`` that ``reader``, which may be its own process, reads from outside.
-
-    Raises as ``read_of_another`` does.
-    """
-    buffer = reader.mmap(live.base_page, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    local, remote = (reader.uapi.pack("2Q", address, WORD) for address in (buffer, memory.address + place))
-    live.expect("bytes read", WORD, read_of_another(live, reader, memory.actor.pid, local, remote))
-    return reader.read(buffer)

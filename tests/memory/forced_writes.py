@@ -14,13 +14,13 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_policy import huge_pages, huge_zeroes
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.uapi import PROT_NONE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 FORCED = Area("memory/forced-writes", sizes=Sizes.ONCE)
 
 DOC = "fs/proc/base.c mem_rw(); mm/gup.c FOLL_FORCE, check_vma_flags(); mm/huge_memory.c can_follow_write_pmd()"
 OLD = 7
-_PROT_NONE = 0
 
 
 @FORCED.case(
@@ -30,7 +30,7 @@ _PROT_NONE = 0
 )
 def read_only(live: Live) -> None:
     need_forced_writes(live)
-    for prot, before_the_fork, of_the_child in product((_PROT_NONE, mmap.PROT_READ), (False, True), (False, True)):
+    for prot, before_the_fork, of_the_child in product((PROT_NONE, mmap.PROT_READ), (False, True), (False, True)):
         parent = huge_pages(live)
         if before_the_fork:
             parent.protect(prot)

@@ -18,7 +18,7 @@ from hugepage_qa.cases.thp_policy import advised, huge_pages, leave_dirt, set_po
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_start_of_file, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_NOHUGEPAGE, PR_SET_THP_DISABLE, PROT_NONE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
@@ -28,7 +28,6 @@ DOC = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 SINCE = "6.1"
 #: commit 1d65b771bc08 of Linux 6.6; before, others kept their base pages until khugepaged came along
 _RETRACTED_EVERYWHERE = KernelVersion(6, 6)
-_PROT_NONE = 0
 _NEW_VALUE = 77
 _SURE_FAULTS = 130
 
@@ -240,7 +239,7 @@ def odd_ranges(live: Live) -> None:
     actor, size = memory.actor, memory.size
     collapse(live, partial(actor.call, "madvise", memory.address, size // 2, MADV_COLLAPSE))
     memory.expect_huge(0, about="of half a page")
-    room = actor.mmap(2 * size, _PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+    room = actor.mmap(2 * size, PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
     actor.call("munmap", room, 2 * size)
     live.expect_errno(errno.ENOMEM, partial(actor.call, "madvise", -(-room // size) * size, size, MADV_COLLAPSE))
     memory.expect_filled()

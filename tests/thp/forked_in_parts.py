@@ -10,14 +10,14 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, mapped_in_parts, set_policy, some_smaller_sizes
+from hugepage_qa.kernel.uapi import PROT_NONE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 FORKED_PARTS = Area("thp/forked-in-parts", sizes=Sizes.ONCE)
 
 _FIRST, _SECOND, _THIRD = 77, 1 << 20, 1 << 30
-_PROT_NONE = 0
 #: what mprotect(2) leaves, whether before the fork, and whether parent (0) or child (1) writes first
-_FORBIDDEN = (mmap.PROT_READ, False, 0), (_PROT_NONE, False, 0), (mmap.PROT_READ, True, 0), (mmap.PROT_READ, False, 1)
+_FORBIDDEN = (mmap.PROT_READ, False, 0), (PROT_NONE, False, 0), (mmap.PROT_READ, True, 0), (mmap.PROT_READ, False, 1)
 
 
 @FORKED_PARTS.case(

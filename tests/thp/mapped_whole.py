@@ -28,6 +28,7 @@ from hugepage_qa.cases.thp_shared_memory import (
     shared_huge_pages,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import PROT_NONE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -36,7 +37,6 @@ WHOLE = Area("thp/mapped-whole", sizes=Sizes.ONCE)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 PAGEMAP_DOC = "Documentation/admin-guide/mm/pagemap.rst"
-_PROT_NONE = 0
 _NEW_VALUE = 77
 
 
@@ -47,13 +47,13 @@ _NEW_VALUE = 77
 def protected(live: Live) -> None:
     memory = huge_pages(live, 3)
     # the one in the middle, and with it a page table and two of its neighbours
-    for prot in (_PROT_NONE, mmap.PROT_READ):
+    for prot in (PROT_NONE, mmap.PROT_READ):
         memory.protect(prot, 1, 1)
         for address in _places(live, memory, 1):
             live.expect_signal(signal.SIGSEGV, memory.actor.write, address, _NEW_VALUE)
-            if prot == _PROT_NONE:
+            if prot == PROT_NONE:
                 live.expect_signal(signal.SIGSEGV, memory.actor.read, address)
-        if prot != _PROT_NONE:
+        if prot != PROT_NONE:
             memory.expect_filled()
             huge = [memory.smaps(page).anon_huge_pages for page in range(3)]
             live.expect("AnonHugePages", 3 * [memory.size], huge)

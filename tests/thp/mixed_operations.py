@@ -36,6 +36,7 @@ from hugepage_qa.kernel.uapi import (
     MAP_FIXED,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
+    PROT_NONE,
 )
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -55,8 +56,7 @@ _LOOK_AFTER = 10
 _MOST_PROCESSES = 3
 #: several mappings, as tests/memory/moved_together.py judges it
 _MOVE_TOGETHER = KernelVersion(6, 17)
-_PROT_NONE = 0
-_PERMISSIONS: dict[int | None, str] = {_PROT_NONE: "--", mmap.PROT_READ: "r-", READ_WRITE: "rw"}
+_PERMISSIONS: dict[int | None, str] = {PROT_NONE: "--", mmap.PROT_READ: "r-", READ_WRITE: "rw"}
 #: what is stored by two operations differs in each word
 _VALUE_STEP = 1 << 32
 
@@ -206,7 +206,7 @@ class _Program:
         self._one.values[pages.start : pages.stop] = [0] * len(pages)
 
     def _protect(self, pages: range) -> None:
-        prot = (_PROT_NONE, mmap.PROT_READ, READ_WRITE, READ_WRITE)[self._random.randrange(4)]
+        prot = (PROT_NONE, mmap.PROT_READ, READ_WRITE, READ_WRITE)[self._random.randrange(4)]
         self._tell(f"protect {prot}", pages)
         for run in self._mapped(pages):
             self._one.memory.actor.call("mprotect", *self._place(run), prot)

@@ -22,7 +22,7 @@ from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import free_lazily, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.cases.thp_shared_memory import map_start_of_file, mount_tmpfs
-from hugepage_qa.kernel.uapi import MADV_COLD, MADV_NOHUGEPAGE, MLOCK_ONFAULT
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_NOHUGEPAGE, MLOCK_ONFAULT, PROT_NONE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
@@ -30,7 +30,6 @@ BITS = Area("thp/page-bits", sizes=Sizes.ONCE)
 
 SMAPS = "Documentation/filesystems/proc.rst Referenced, Private_Dirty, LazyFree"
 SOFT = "Documentation/admin-guide/mm/soft-dirty.rst"
-_PROT_NONE = 0
 #: MADV_COLD; a process can be named to split_huge_pages
 _SINCE, _SPLIT_SINCE = KernelVersion(5, 4), KernelVersion(5, 13)
 #: of the three pages: what may be taken, what is kept, and what was written since clear_refs was
@@ -159,7 +158,7 @@ def _by_migration(live: Live, bits: Bits) -> Bits:
 WAYS = (
     Way("MADV_WILLNEED", _advised(mmap.MADV_WILLNEED), _same),
     Way("mprotect(PROT_READ) and back", _there_and_back(mmap.PROT_READ), _protected),
-    Way("mprotect(PROT_NONE) and back", _there_and_back(_PROT_NONE), _protected),
+    Way("mprotect(PROT_NONE) and back", _there_and_back(PROT_NONE), _protected),
     Way("mprotect(PROT_READ) of a base page", _part("mprotect", mmap.PROT_READ), _protected_in_parts),
     # which make it a mapping of its own
     Way("mlock2(MLOCK_ONFAULT) of a base page", _part("mlock2", MLOCK_ONFAULT), _in_parts),

@@ -31,6 +31,7 @@ from hugepage_qa.kernel.uapi import (
     MAP_FIXED,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
+    PROT_NONE,
 )
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
@@ -39,7 +40,6 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 PARTS = Area("thp/parts", sizes=Sizes.ONCE)
 
 GUARDS = "madvise(2) MADV_GUARD_INSTALL; mm/madvise.c madvise_guard_install()"
-_PROT_NONE = 0
 _NEW_VALUE = 77
 
 
@@ -77,7 +77,7 @@ def moved_over_others(live: Live) -> None:
 def forbidden(live: Live) -> None:
     memory = huge_pages(live, 3)
     half, actor = memory.size // 2, memory.actor
-    actor.call("mprotect", memory.address + half, memory.size, _PROT_NONE)
+    actor.call("mprotect", memory.address + half, memory.size, PROT_NONE)
     _let_merge(live, memory)
     child = memory.seen_by(actor.fork())
     for each in (memory, child):
@@ -98,7 +98,7 @@ def forbidden(live: Live) -> None:
 def _expect_split_while_forbidden(live: Live) -> None:
     """Expect a huge page that nobody may access to be mapped as base pages that nobody may access, in a child, too."""
     memory = huge_pages(live, 2)
-    memory.protect(_PROT_NONE)
+    memory.protect(PROT_NONE)
     # a base page with other flags is a mapping of its own
     memory.actor.call("madvise", memory.address + live.base_page, live.base_page, MADV_DONTDUMP)
     behind = memory.smaps(1).anon_huge_pages
@@ -324,13 +324,13 @@ def wanted_soon(live: Live) -> None:
     if live.host.read("proc/swaps") is None:
         raise CannotRun("this kernel has no CONFIG_SWAP, without which this is no advice for anonymous memory")
     memory = huge_pages(live, 2)
-    memory.protect(_PROT_NONE)
+    memory.protect(PROT_NONE)
     memory.advise(mmap.MADV_WILLNEED)
     live.expect_signal(signal.SIGSEGV, memory.read)
     memory.protect(READ_WRITE)
     memory.expect_huge()
     memory.expect_filled()
-    memory.actor.call("mprotect", memory.address + memory.size // 2, memory.size, _PROT_NONE)
+    memory.actor.call("mprotect", memory.address + memory.size // 2, memory.size, PROT_NONE)
     memory.advise(mmap.MADV_WILLNEED)
     memory.protect(READ_WRITE)
     memory.expect_filled()

@@ -19,13 +19,13 @@ from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import PageFault, Told
+from hugepage_qa.kernel.uapi import PROT_NONE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 ABSENT = Area("userfaultfd/absent-sources")
 
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; ioctl_userfaultfd(2) UFFDIO_COPY"
 BASE_PAGES = f"{DOC}; mm/userfaultfd.c mfill_atomic(), mfill_atomic_pte_copy()"
-_PROT_NONE = 0
 #: the first copy ends behind so many base pages, the second one copies the rest
 _FIRST = 3
 _FEW = 4
@@ -106,7 +106,7 @@ def not_readable_from_somewhere(live: Live) -> None:
             given_back = [((first - 1) * base, base)]
             _give_back(live, source, given_back)
             places = source.address + first * base, pages * base
-            source.actor.call("mprotect", *places, _PROT_NONE)
+            source.actor.call("mprotect", *places, PROT_NONE)
             live.expect("errno, .copy", (errno.EAGAIN, first * base), fault.copied(source, 0, memory.size))
             rest = first * base, memory.size - first * base
             live.expect("errno, .copy of the rest", (errno.EFAULT, -errno.EFAULT), fault.copied(source, *rest))

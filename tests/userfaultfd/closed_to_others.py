@@ -34,15 +34,13 @@ from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.read_from_outside import read_of_another
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import MADV_DONTNEED
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, PROT_NONE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import GIB
 
 CLOSED_TO_OTHERS = Area("userfaultfd/closed-to-others")
-
-_PROT_NONE = 0
 
 
 @CLOSED_TO_OTHERS.case(
@@ -174,7 +172,7 @@ def private_mapping(live: Live) -> None:
     file = new_memfd(live, pages=2)
     shared = fill(file.map(2))
     private = file.map(2, shared=False)
-    private.protect(_PROT_NONE)
+    private.protect(PROT_NONE)
     live.expect_errno(errno.EINVAL, Userfault, private, Mode.READ_WRITE_PROTECTED, Feature.RWP)
     private.protect(READ_WRITE)
     expect_own_copy(live, shared, private)

@@ -19,7 +19,7 @@ from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_po
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit, map_file, map_start
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, PROT_NONE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -27,7 +27,6 @@ FILLED = Area("userfaultfd/filled-by-programs", sizes=Sizes.ONCE)
 DOC = "Documentation/admin-guide/mm/userfaultfd.rst"
 FILE_DOC = f"{DOC} UFFDIO_COPY, UFFDIO_ZEROPAGE; mm/shmem.c shmem_mfill_atomic_pte()"
 _NEW_VALUE = 77
-_PROT_NONE = 0
 #: base pages that a small tmpfs has room for
 _ROOM = 4
 _REFUSALS = (errno.EINVAL, errno.EBUSY, errno.EAGAIN)
@@ -240,7 +239,7 @@ def _expect_not_filled(live: Live, point: str, file: HugeFile, fault: Userfault,
         live.expect(f"bytes taken at {offset}", [0, 0], _more(live, point, file, taken))
     live.expect_errno(errno.EEXIST, fault.copy, source)
     live.expect_errno(errno.EEXIST, fault.zero)
-    source.protect(_PROT_NONE)
+    source.protect(PROT_NONE)
     for offset in (0, size - base):
         live.expect_errno(errno.EFAULT, partial(fault.copy, source, 1, offset=offset, length=base))
     live.expect("bytes taken", [0, 0], _more(live, point, file, taken))

@@ -34,12 +34,12 @@ from hugepage_qa.cases.thp_nodes import expect_moved_between
 from hugepage_qa.cases.thp_policy import huge_pages, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import shared_base_pages
 from hugepage_qa.cases.userfaultfd import Feature
+from hugepage_qa.kernel.uapi import PROT_NONE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor_threads import Came
 
 KEPT_CLOSED = Area("userfaultfd/kept-closed", sizes=Sizes.ONCE)
 
-_PROT_NONE = 0
 _NEW_VALUE = 1 << 41
 
 
@@ -51,7 +51,7 @@ _NEW_VALUE = 1 << 41
 )
 def protected_by_others(live: Live) -> None:
     let_nobody_else_act(live)
-    came = {mmap.PROT_READ: (Came.SIGBUS, Came.SIGSEGV), _PROT_NONE: (Came.SIGSEGV, Came.SIGSEGV)}
+    came = {mmap.PROT_READ: (Came.SIGBUS, Came.SIGSEGV), PROT_NONE: (Came.SIGSEGV, Came.SIGSEGV)}
     base, size = live.base_page, pmd_size(live)
     for make, prot, before in product(KINDS, came, (True, False)):
         for start, length in ((0, size), (0, base), (size // 2, 2 * base)):

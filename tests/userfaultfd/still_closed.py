@@ -25,14 +25,13 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.thp_memory import room_for
-from hugepage_qa.kernel.uapi import MADV_DONTNEED
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, PROT_NONE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor_threads import Came
 
 STILL_CLOSED = Area("userfaultfd/still-closed")
 
 _NEW_VALUE = 1 << 41
-_PROT_NONE = 0
 
 
 @STILL_CLOSED.case(
@@ -43,7 +42,7 @@ _PROT_NONE = 0
     pages=3,
 )
 def protected_by_others(live: Live) -> None:
-    came = {mmap.PROT_READ: (Came.SIGBUS, Came.SIGSEGV), _PROT_NONE: (Came.SIGSEGV, Came.SIGSEGV)}
+    came = {mmap.PROT_READ: (Came.SIGBUS, Came.SIGSEGV), PROT_NONE: (Came.SIGSEGV, Came.SIGSEGV)}
     for shared in (False, True):
         with filled_pages(live, 3, shared=shared) as memory:
             fault = close(memory)

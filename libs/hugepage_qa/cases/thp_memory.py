@@ -7,11 +7,9 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
-from hugepage_qa.kernel.uapi import MAP_FIXED
+from hugepage_qa.kernel.uapi import MAP_FIXED, PROT_NONE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
-
-_PROT_NONE = 0
 
 MIN_FREE = "proc/sys/vm/min_free_kbytes"
 _NUMA_BALANCING = "proc/sys/kernel/numa_balancing"
@@ -76,7 +74,7 @@ def map_aligned(
 
 def room_for(actor: Actor, pages: int, size: int) -> int:
     """Return a multiple of ``size`` from which on ``pages`` pages can be mapped: nothing else is there."""
-    start = actor.mmap((pages + 1) * size, _PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
+    start = actor.mmap((pages + 1) * size, PROT_NONE, mmap.MAP_ANONYMOUS | mmap.MAP_PRIVATE)
     return -(-start // size) * size
 
 

@@ -12,6 +12,7 @@ from hugepage_qa.errors import InputError
 
 # include/uapi/asm-generic/hugetlb_encode.h, mman-common.h, include/uapi/linux/mman.h: the same on x86, arm64, powerpc
 # and s390
+PROT_NONE = 0
 MAP_FIXED = 0x10
 MAP_GROWSDOWN = 0x100
 MAP_HUGETLB = 0x40000

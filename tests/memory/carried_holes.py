@@ -15,7 +15,6 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io
-from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.read_from_outside import read_of_another
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import give_on_advice
@@ -192,11 +191,12 @@ def thp_carried_by_another_process(live: Live) -> None:
 
 def _judge_pages(live: Live, make: _MakeWay) -> None:
     actor = live.actor()
-    place = free_place(live, actor, _PAGES)
-    way = make(live, Memory(live, actor, place, _PAGES, live.size))
+    # kept until then: what a way maps for itself is not to lie where pages are mapped again and again
+    place = live.map(_PAGES, actor, noreserve=True)
+    way = make(live, place)
     # gigantic pages take seconds each
     for shared in (True,) if live.is_gigantic else (False, True):
-        map_anew = partial(live.map, _PAGES, actor, shared=shared, flags=MAP_FIXED, at=place)
+        map_anew = partial(live.map, _PAGES, actor, shared=shared, flags=MAP_FIXED, at=place.address)
         with live.about(f"shared {shared}"):
             _expect_carried(live, way, live.size, map_anew)
     live.expect_pool(nr=_PAGES, free=_PAGES)

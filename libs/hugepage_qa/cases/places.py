@@ -23,7 +23,10 @@ _PROGRAMS = 25
 
 
 def free_place(live: Live, actor: Actor, pages: int) -> int:
-    """Return an address, aligned to huge pages, where ``actor`` has nothing mapped on ``pages`` huge pages."""
+    """Return an address, aligned to huge pages, where ``actor`` has nothing mapped on ``pages`` huge pages.
+
+    What is mapped next without an address may lie there: mmap(2) takes the highest place that is free.
+    """
     place = live.map(pages, actor, noreserve=True)
     place.unmap()
     return place.address

@@ -177,6 +177,17 @@ class Actor:
         """Call ``count`` functions, ``step`` bytes apart; return how many do not return their number. Raises Fault."""
         return int(self._ask("run", address, count, step)[0])
 
+    def told_of_broken_memory(self) -> Fault | None:
+        """Return the last signal since this was asked that told of broken memory and ended no access, if there was one.
+
+        It comes while a system call is made: to who waits for a request none may come.
+        """
+        try:
+            self._ask("broken")
+        except Fault as fault:
+            return fault
+        return None
+
     def sum(self, address: int, length: int) -> int:
         """Return the Adler-32 checksum of ``length`` bytes. Raises Fault."""
         return int(self._ask("sum", address, length)[0])

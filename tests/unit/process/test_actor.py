@@ -34,6 +34,12 @@ def test_a_refused_call_shows_its_buffers(actor: Actor) -> None:
     assert actor.result_with_buffers("read", -1, b"12345678", 8) == (-errno.EBADF, (b"12345678",))
 
 
+def test_it_was_told_of_no_broken_memory_by_the_signal_that_ended_an_access(actor: Actor) -> None:
+    with pytest.raises(Fault):
+        actor.read(0)
+    assert actor.told_of_broken_memory() is None
+
+
 def test_it_stores_and_loads_all_64_bits(actor: Actor) -> None:
     address = actor.mmap(PAGE, WRITABLE, PRIVATE)
     actor.write(address, 2**64 - 2)

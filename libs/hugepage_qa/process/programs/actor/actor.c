@@ -27,6 +27,8 @@
  *     text                               the address of the code that was linked to it for tests, 0 without
  *     run ADDRESS COUNT STEP             call COUNT functions, STEP bytes apart, and count those that do not return
  *                                        their number
+ *     broken                             the signal that told that memory is broken, and ended no access, since this was
+ *                                        asked last, as that of an access; else 0
  *   processes.c
  *     fork                               the answer carries the socket of the child
  *     exec [ENVIRONMENT COUNT LENGTH]    the program begins anew, in the same process: with a variable, and COUNT
@@ -75,7 +77,7 @@ static const struct {
 	{"call", answer_call},	   {"discard", answer_discard}, {"compute", answer_compute}, {"wake", answer_wake},
 	{"malloc", answer_malloc}, {"free", answer_free},	{"libc", answer_libc},	     {"fork", answer_fork},
 	{"exec", answer_exec},	   {"race", answer_race},	{"clash", answer_clash},     {"stop", answer_stop},
-	{"late-store", answer_late_store},
+	{"late-store", answer_late_store}, {"broken", answer_broken},
 };
 
 /* Whether the name of a system call follows ``verb``. */

@@ -40,6 +40,7 @@ enum came {
 void catch_faults(void);
 /* 0 for a verb that accesses no memory. */
 int answer_access(const char *verb);
+void answer_broken(void);
 int store(volatile uint64_t *word, uint64_t value);
 /* Look for ``value`` in a word, and for ``beside`` in the next one. */
 int look(volatile uint64_t *word, uint64_t value, uint64_t beside);

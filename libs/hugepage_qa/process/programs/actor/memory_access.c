@@ -9,13 +9,17 @@
 static __thread sigjmp_buf before_access;
 static __thread volatile sig_atomic_t in_access;
 static __thread volatile siginfo_t fault;
+/* that memory is broken, told without an access */
+static volatile siginfo_t broken;
 
 static void on_fault(int number, siginfo_t *info, void *context)
 {
 	(void)context;
 	/* told that a page is broken, and not at an access: madvise(MADV_HWPOISON) itself tells its caller */
-	if (number == SIGBUS && !in_access && (info->si_code == BUS_MCEERR_AO || info->si_code == BUS_MCEERR_AR))
+	if (number == SIGBUS && !in_access && (info->si_code == BUS_MCEERR_AO || info->si_code == BUS_MCEERR_AR)) {
+		memcpy((void *)&broken, info, sizeof(broken));
 		return;
+	}
 	if (!in_access) {
 		signal(number, SIG_DFL);
 		return;
@@ -32,13 +36,22 @@ void catch_faults(void)
 	sigaction(SIGSEGV, &action, NULL);
 }
 
-static void answer_fault(void)
+static void answer_signal(const volatile siginfo_t *info)
 {
 	/* elsewhere the bytes of si_addr_lsb are not set */
-	int is_broken = fault.si_code == BUS_MCEERR_AO || fault.si_code == BUS_MCEERR_AR;
+	int is_broken = info->si_code == BUS_MCEERR_AO || info->si_code == BUS_MCEERR_AR;
 
-	answer_text(-1, "signal %d %d %lu %d", fault.si_signo, fault.si_code, (unsigned long)fault.si_addr,
-		    fault.si_signo == SIGBUS && is_broken ? fault.si_addr_lsb : 0);
+	answer_text(-1, "signal %d %d %lu %d", info->si_signo, info->si_code, (unsigned long)info->si_addr,
+		    info->si_signo == SIGBUS && is_broken ? info->si_addr_lsb : 0);
+}
+
+void answer_broken(void)
+{
+	if (broken.si_signo)
+		answer_signal(&broken);
+	else
+		answer_value(0);
+	broken.si_signo = 0;
 }
 
 /* of a base page the first word is looked at, the last, and each other place in one of its lines */
@@ -196,7 +209,7 @@ int answer_access(const char *verb)
 		return 0; /* a step of 0 has no end */
 	if (sigsetjmp(before_access, 1)) {
 		in_access = 0;
-		answer_fault();
+		answer_signal(&fault);
 		return 1;
 	}
 	in_access = 1;

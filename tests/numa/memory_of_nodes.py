@@ -20,7 +20,7 @@ from hugepage_qa.cases.memory_policy import (
     node_by_policy,
     policy_of,
     prefer,
-    run_on,
+    run_on_node,
     set_home_node,
     set_policy,
 )
@@ -29,7 +29,7 @@ from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor
 
 MEMORY = Area("numa/memory-of-nodes")
 
@@ -166,12 +166,7 @@ def a_page_comes_from_the_node_of_the_processor(live: Live) -> None:
     for node in (node for node in live.nodes if nodes.each[node].cpus):
         memory = live.map(2)
         set_policy(memory.actor, Mode.DEFAULT, [])
-        try:
-            run_on(memory.actor, nodes.each[node].cpus)
-        except Refused as refusal:
-            if refusal.errno == errno.EINVAL:
-                raise CannotRun(f"the suite runs in a cpuset without CPUs of node {node}") from refusal
-            raise
+        run_on_node(memory.actor, node, nodes.each[node].cpus)
         _expect_own_page_first(live, memory, node)
 
 

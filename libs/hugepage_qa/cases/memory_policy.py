@@ -1,12 +1,14 @@
 """NUMA memory policies of actors and their memory, and moving pages between nodes (set_mempolicy(2), mbind(2))."""
 
 import enum
+import errno
 from collections.abc import Iterable, Sequence
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.process_status import read_process_status
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.process.actor import Actor, Refused
 
 _BITS = 64
 # include/uapi/linux/mempolicy.h; MAX_NUMNODES is no more on any architecture
@@ -155,6 +157,16 @@ def run_on(actor: Actor, cpus: Iterable[int]) -> None:
     """Have ``actor`` run on ``cpus`` alone (sched_setaffinity(2)). Raises OSError."""
     mask = actor.uapi.bitmap(cpus)
     actor.call("sched_setaffinity", 0, len(mask), mask)
+
+
+def run_on_node(actor: Actor, node: int, cpus: Iterable[int]) -> None:
+    """Have ``actor`` run on ``cpus``, those of ``node``, alone. Raises CannotRun where it may use none of them."""
+    try:
+        run_on(actor, cpus)
+    except Refused as refusal:
+        if refusal.errno == errno.EINVAL:
+            raise CannotRun(f"the suite runs in a cpuset without CPUs of node {node}") from refusal
+        raise
 
 
 def keep_to_one_cpu(live: Live, actor: Actor) -> None:

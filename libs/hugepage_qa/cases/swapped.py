@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.loop_devices import attach_loop_device
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.proc_tables import read_swaps
@@ -18,8 +19,6 @@ from hugepage_qa.sizes import MIB
 
 #: what others may swap out meanwhile
 _MARGIN = 32 * MIB
-# include/uapi/linux/loop.h
-_LOOP_SET_FD, _LOOP_CLR_FD, _LOOP_CTL_GET_FREE = 0x4C00, 0x4C01, 0x4C82
 _ZSWAP = "sys/module/zswap/parameters"
 
 
@@ -96,10 +95,7 @@ def swap_device(live: Live, room: int) -> SwapDevice:
     owner.call("ftruncate", content, room)
     owner.call("pwrite64", content, pack("3I", 1, room // base - 1, 0), 12, HEADER_OFFSET)
     owner.call("pwrite64", content, MAGIC, len(MAGIC), base - len(MAGIC))
-    number = owner.call("ioctl", live.open(owner, "/dev/loop-control", os.O_RDWR), _LOOP_CTL_GET_FREE, 0)
-    device = f"/dev/loop{number}"
-    owner.call("ioctl", live.open(owner, device, os.O_RDWR), _LOOP_SET_FD, content)
-    live.when_actors_have_ended(_detach, live.host, device)
+    device = attach_loop_device(live, owner, content)
     owner.call("swapon", device, 0)
     return SwapDevice(owner, content, device, live.once_at_the_end(partial(_swap_off, live.host, device)))
 
@@ -124,15 +120,6 @@ def _swap_off(host: Host, device: str) -> None:
     actor = host.start_actor()
     try:
         actor.call("swapoff", device)
-    finally:
-        actor.end()
-
-
-def _detach(host: Host, device: str) -> None:
-    """Take its file from a loop device: one that is swapped to goes at swapoff(2), later (LO_FLAGS_AUTOCLEAR)."""
-    actor = host.start_actor()
-    try:
-        actor.call("ioctl", actor.call("openat", AT_FDCWD, device, os.O_RDWR), _LOOP_CLR_FD, 0)
     finally:
         actor.end()
 

@@ -22,6 +22,9 @@ _WITHOUT_HUGE_PAGES = {
     "zeroes-and-others",
     # base pages in swap
     "beside-bad-blocks",
+    # what a block device holds
+    "ranges-of-a-device",
+    "written-beside-zeroes-of-a-device",
     # where memory lies, whatever maps it
     "other-lengths-side-by-side",
     "addresses-that-are-asked-for",

@@ -1,18 +1,22 @@
-"""Memory that comes back from swap: from the nodes of its policy, wherever it was and whoever wants it."""
+"""Memory that comes back from swap: from the nodes of its policy, wherever it was, and what numa_maps tells of it."""
 
+from collections.abc import Mapping, Set
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import Version, new_group
-from hugepage_qa.cases.group_memory import leave_memory
+from hugepage_qa.cases.frames import ACTIVE, ANONYMOUS, DIRTY, SWAP_CACHE, UNEVICTABLE, WRITEBACK, kpageflags
+from hugepage_qa.cases.group_memory import actor_in, leave_memory
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import Mode, bind, run_on, set_policy
 from hugepage_qa.cases.swapped import need_swap
-from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
+from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages
 from hugepage_qa.kernel.nodes import read_nodes
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -20,6 +24,23 @@ NODES_OF_SWAPPED = Area("swap/nodes-of-swapped", sizes=Sizes.ONCE)
 
 #: of a policy: mbind(2), which goes before set_mempolicy(2)
 _OF_MAPPING, _OF_PROCESS = "its mapping", "its process"
+
+#: base pages of which a part is read from swap, and of these a part is written
+_FILLED, _READ, _WRITTEN = 32, range(8, 24), range(12, 16)
+#: huge pages of swap: what is read from one that is half full leaves it
+_ROOM = 4
+#: for which what others do to a page is waited for
+_SECONDS = 10.0
+#: what numa_maps counts -> any of the flags of a page that it counts it for (gather_stats() in fs/proc/task_mmu.c)
+_COUNTED: Mapping[str, int] = {
+    "anon": ANONYMOUS,
+    "dirty": DIRTY,
+    "swapcache": SWAP_CACHE,
+    "active": ACTIVE | UNEVICTABLE,
+    "writeback": WRITEBACK,
+}
+#: numbers of numa_maps by name, and pages in all
+Told = Mapping[str, int]
 
 
 @NODES_OF_SWAPPED.case(
@@ -58,6 +79,71 @@ def from_the_node_of_the_policy(live: Live) -> None:
             memory.expect_filled()
             live.expect("base pages of each node", {far: pages}, memory.numa_maps().nodes)
             actor.end()
+
+
+@NODES_OF_SWAPPED.case(
+    "numa_maps tells of base pages, anonymous and shared, how many are anonymous, dirty, in the swap cache, active and"
+    " being written back, as kpageflags does of each: when they are filled, when some were read from swap, in the cache"
+    " of which these lie still, and when some of those were written; of what is in swap alone it tells nothing",
+    "numa(7) /proc/pid/numa_maps anon, dirty, swapcache, active, writeback; fs/proc/task_mmu.c gather_stats(),"
+    " show_numa_map(); Documentation/admin-guide/mm/pagemap.rst DIRTY, WRITEBACK, ACTIVE, SWAPCACHE",
+    since="5.4",  # MADV_PAGEOUT
+)
+def told_of_what_came_back(live: Live) -> None:
+    let_nobody_else_act(live)
+    # a page that waits for a fault to tell who uses it is read as one that is not there
+    let_nothing_be_balanced(live)
+    need_swap(live, _ROOM * pmd_size(live))
+    live.set_knob("proc/sys/vm/page-cluster", "0")
+    group = new_group(live, "memory", Version.TWO)
+    for shared in (False, True):
+        with live.about(f"shared {shared}"):
+            actor = actor_in(live, group)
+            # what else it has stays out of swap
+            actor.call("mlockall", live.host.uapi.mcl_current)
+            mapped = map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor, advice=MADV_NOHUGEPAGE)
+            memory = Memory(live, actor, mapped.address, _FILLED, live.base_page)
+            memory.fill()
+            live.expect("bytes in huge pages", 0, mapped_huge(mapped))
+            _expect_told(live, memory, {*range(_FILLED)}, "filled")
+            leave_memory(live, memory, group)
+            _expect_told(live, memory, set(), "in swap")
+            memory.expect_filled(1, _READ.start, len(_READ))
+            cached = _expect_told(live, memory, set(), "read from swap")["swapcache"]
+            if not shared and not cached:
+                raise CannotRun("nothing of what was read from swap stays in its cache: swap is too full")
+            memory.part(_WRITTEN.start, len(_WRITTEN)).fill()
+            _expect_told(live, memory, {*_WRITTEN}, "written after that")
+            actor.end()
+
+
+def _expect_told(live: Live, memory: Memory, written: Set[int], when: str) -> Told:
+    """Expect numa_maps to tell of ``memory`` what kpageflags does, or that a page was ``written``; return that.
+
+    Both are looked at again where a page becomes another meanwhile.
+    """
+
+    def look() -> tuple[Told, Told]:
+        told = memory.numa_maps()
+        pages = sum(told.nodes.values())
+        # that all of them are active is not told
+        counts = {name: told.counts.get(name, pages if name == "active" else 0) for name in _COUNTED}
+        return _counted(live, memory, written), {"pages": pages, **counts}
+
+    counted, told = live.host.last_look(look, lambda found: found[0] == found[1], _SECONDS)
+    live.expect(f"what numa_maps tells of memory that is {when}", counted, told)
+    return counted
+
+
+def _counted(live: Live, memory: Memory, written: Set[int]) -> Told:
+    """Return the same by what kpageflags tells of each base page that is there; ``written`` ones are dirty."""
+    entries = {number: entry for number, entry in enumerate(memory.whole_pagemap()) if entry & PRESENT}
+    every = kpageflags(live, memory.actor, [entry & FRAME for entry in entries.values()])
+    flags = [found | (DIRTY if number in written else 0) for number, found in zip(entries, every, strict=True)]
+    return {
+        "pages": len(flags),
+        **{name: sum(bool(found & any_of) for found in flags) for name, any_of in _COUNTED.items()},
+    }
 
 
 class NodesOfSwapped(LiveTest):

@@ -1,8 +1,10 @@
-"""Faults of base pages that are in swap: major ones, of each kind of memory, as /proc/PID/stat tells."""
+"""Faults of base pages in swap: major ones, of each kind of memory, and how many pages one of them brings."""
 
 import mmap
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
@@ -10,9 +12,10 @@ from hugepage_qa.cases.group_memory import actor_in, leave_memory
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.process_counters import faults
 from hugepage_qa.cases.shared_in_swap import file_in_swap
-from hugepage_qa.cases.swapped import need_swap
+from hugepage_qa.cases.swapped import SwapDevice, need_swap, swap_device
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, map_aligned, pmd_size
 from hugepage_qa.cases.thp_shared_memory import map_file
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
@@ -25,6 +28,10 @@ FAULTS_FROM_SWAP = Area("swap/faults-from-swap", sizes=Sizes.ONCE)
 _TOUCHED, _ROOM = 32, 2
 #: what memory is filled with: what is stored is the same
 _HELD = 1
+#: values of vm.page-cluster, and the one above which no more is read at once (SWAP_RA_ORDER_CEILING)
+_CLUSTERS, _MOST = (0, 1, 3, 5), 5
+#: base pages that are read in turn, where some are to be read ahead
+_IN_TURN = 64
 #: gets memory, and the value that it holds
 Access = Callable[[Live, Memory, int], None]
 #: memory in swap, and where the tmpfs of its file is mounted
@@ -131,6 +138,78 @@ def _faults_of(live: Live, memory: Memory, access: Access) -> tuple[int, bool]:
     access(live, memory, _HELD)
     after = faults(live, memory.actor)
     return after.major - before.major, after.minor > before.minor
+
+
+@FAULTS_FROM_SWAP.case(
+    "of anonymous memory that was swapped to a device without seeks, and is read in order, up or down, a fault brings"
+    " what is read next, too, up to 2 to the power of vm.page-cluster base pages in all, and with 0 none but its own;"
+    " what it brings beside that is no major fault later, and all hold what they held",
+    "Documentation/admin-guide/sysctl/vm.rst page-cluster; mm/swap_state.c swapin_readahead()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def brings_what_is_next(live: Live) -> None:
+    let_nobody_else_act(live)
+    let_nothing_be_balanced(live)
+    device = swap_device(live, _ROOM * pmd_size(live))
+    live.set_knob("sys/kernel/mm/swap/vma_ra_enabled", "true")
+    group = new_group(live, "memory", Version.TWO)
+    pages = range(min(_IN_TURN, pmd_size(live) // live.base_page))
+    for cluster, order in product(_CLUSTERS, (pages, pages[::-1])):
+        live.set_knob("proc/sys/vm/page-cluster", str(cluster))
+        most = 1 << min(cluster, _MOST)
+        with live.about(f"page-cluster {cluster}, {'up' if order.step > 0 else 'down'}"):
+            read = partial(_wrong_and_majors, live, group, device, order, most)
+            wrong, majors = live.host.last_attempt(read, ({}, 0).__eq__)
+            few = min(most, 2)
+            live.expect(f"base pages from one fault to the next, other than {few} to {most}: how many times", {}, wrong)
+            live.expect("major faults of base pages that were read ahead", 0, majors)
+
+
+def _wrong_and_majors(
+    live: Live, group: ControlGroup, device: SwapDevice, order: Sequence[int], most: int
+) -> tuple[Mapping[int, int], int]:
+    """Have base pages read in this ``order``; return wrong steps from one fault to the next, and other major faults.
+
+    Steps are told with how many there are of each. A fault brings its own page and ``most`` in all, and the next page,
+    too, if it may. Not the first one: nobody has read in any order then, and it may bring what is before its page.
+    """
+    places, majors = _read_in_order(live, group, device, order)
+    first, *steps = (there - here for here, there in pairwise(places))
+    wrong = [step for step in steps if not min(most, 2) <= step <= most]
+    return dict(Counter([*wrong, *([first] if first > most else [])])), majors
+
+
+def _read_in_order(
+    live: Live, group: ControlGroup, device: SwapDevice, order: Sequence[int]
+) -> tuple[Sequence[int], int]:
+    """Have base pages read in this ``order``, each once, of memory that is in swap alone.
+
+    Returns which in turn were not in memory then, and how many major faults the others had. Raises CannotRun.
+    """
+    memory, _point = _mapped(live, group, shared=False)
+    absent, majors = list[int](), 0
+    for place, page in enumerate(order):
+        # what is still being read from swap is waited for, which counts as a major fault
+        _await_reads(live, device)
+        is_there = page in base_pages_in_memory(live, memory.actor, memory.address, range(page, page + 1))
+        before = faults(live, memory.actor).major
+        offset = page * live.base_page
+        live.expect(f"what base page {page} holds", _HELD + offset, memory.actor.read(memory.address + offset))
+        if is_there:
+            majors += faults(live, memory.actor).major - before
+        else:
+            absent.append(place)
+    if absent[:1] != [0]:
+        raise CannotRun("what was swapped out stays in memory")
+    memory.expect_filled(_HELD)
+    memory.actor.end()
+    return absent, majors
+
+
+def _await_reads(live: Live, device: SwapDevice) -> None:
+    """Wait until nothing is read from or written to ``device``."""
+    path = f"sys/block/{device.device.removeprefix('/dev/')}/inflight"
+    live.host.wait_until(lambda: not any(map(int, (live.host.observe(path) or "").split())))
 
 
 class ThpFaultsFromSwap(LiveTest):

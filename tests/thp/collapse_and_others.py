@@ -7,6 +7,7 @@ from itertools import product
 from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short
+from hugepage_qa.cases.khugepaged_work import put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
@@ -14,13 +15,18 @@ from hugepage_qa.cases.pinned_pages import in_a_pipe, pinned
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy, unadvised_base_pages
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor_threads import Came
 
 OTHERS = Area("thp/collapse-and-others", sizes=Sizes.ONCE)
 DOC = "madvise(2) MADV_COLLAPSE; mm/khugepaged.c madvise_collapse()"
 SINCE = "6.1"
+#: huge pages that are asked for twice at once, and how often
+_AT_ONCE, _ROUNDS = 2, 4
+#: a base page is busy, the group is charged for too much, or no block is free: to be tried again
+_TRY_AGAIN = frozenset({errno.EAGAIN, errno.EBUSY, errno.ENOMEM})
 #: for which who holds a base page for a moment is waited
 _SECONDS = 10.0
 
@@ -98,6 +104,56 @@ def pinned_for_a_while(live: Live) -> None:
             collapse_memory(live, memory)
             live.expect("bytes in huge pages then", memory.length, mapped_huge(memory))
             memory.expect_filled()
+        memory.actor.end()
+
+
+def _another_thread(_live: Live, memory: Memory) -> Actor:
+    memory.actor.threads.repeat("madvise", memory.address, memory.length, MADV_COLLAPSE)
+    return memory.actor
+
+
+def _another_process(live: Live, memory: Memory) -> Actor:
+    other = live.actor()
+    process = other.call("pidfd_open", memory.actor.pid, 0)
+    ranges = live.host.uapi.pack("2Q", memory.address, memory.length)
+    other.threads.repeat("process_madvise", process, ranges, 1, MADV_COLLAPSE, 0)
+    return other
+
+
+def _khugepaged(_live: Live, memory: Memory) -> Actor:
+    for _time in range(2):
+        # by the first advice it may not come to khugepaged's list, which reads the flags from before
+        memory.advise(MADV_HUGEPAGE)
+    return memory.actor
+
+
+@OTHERS.case(
+    "who asks for memory to be collapsed while another thread does, another process, or khugepaged collapses it by"
+    " itself, succeeds, whoever comes second, or is told that a page is busy and succeeds when it tries again: the"
+    " memory is huge, and holds what it held",
+    f"{DOC}, collapse_huge_page() (SCAN_PMD_MAPPED); process_madvise(2) MADV_COLLAPSE",
+    since=SINCE,
+)
+def at_once_with_another(live: Live) -> None:
+    put_to_work(live)
+    for round_number, other in product(range(_ROUNDS), (_another_thread, _another_process, _khugepaged)):
+        memory = _own_base_pages(live, _AT_ONCE)
+        with live.about(f"round {round_number}, {other.__name__.strip('_').replace('_', ' ')}"):
+            beside = other(live, memory)
+            _another_thread(live, memory)
+            done = memory.actor.threads.stop(0)
+            if beside is not memory.actor:
+                done += beside.threads.stop(0)
+            errors = {error for one in done for error in one.errors}
+            names = {errno.errorcode[error] for error in errors - _TRY_AGAIN}
+            live.expect("errors that are no reason to try again", set(), names)
+            if errno.ENOMEM in errors:
+                expect_no_node_short(live, memory.size, _AT_ONCE)
+            live.expect("whether all have succeeded", {True}, {Came.DONE in one.came for one in done})
+            memory.expect_huge()
+            memory.expect_filled()
+        if beside is not memory.actor:
+            beside.end()
         memory.actor.end()
 
 

@@ -75,7 +75,12 @@ _NOT_JUDGED_IN = {
     "swap/unreadable-swap": ("call pread64 6 ",),
     # UFFDIO_API: it asks for no feature
     **dict.fromkeys(
-        ("userfaultfd/woken-threads", "userfaultfd/signalled-threads", "userfaultfd/told-in-order"),
+        (
+            "userfaultfd/woken-threads",
+            "userfaultfd/signalled-threads",
+            "userfaultfd/told-in-order",
+            "userfaultfd/nothing-kept",
+        ),
         ("call ioctl 3 3222841919 ",),
     ),
     "userfaultfd/interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),

@@ -24,6 +24,9 @@ from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped
 from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     let_only_pmd_inherit,
+    map_file,
+    map_filled_file,
+    mount_tmpfs,
     shared_base_pages,
     shared_huge_pages,
 )
@@ -32,12 +35,15 @@ from hugepage_qa.kernel.uapi import PROT_NONE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 WHOLE = Area("thp/mapped-whole", sizes=Sizes.ONCE)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 PAGEMAP_DOC = "Documentation/admin-guide/mm/pagemap.rst"
 _NEW_VALUE = 77
+#: of shared memory in do_set_pmd(): the kernels in between want it to be the first one that is touched
+_FIRST_PART_SINCE, _ANY_PART_AGAIN_SINCE = KernelVersion(6, 8), KernelVersion(6, 10)
 
 
 @WHOLE.case(
@@ -180,9 +186,13 @@ def shared_pages_that_are_there(live: Live) -> None:
     " is there or brought by that",
     "Documentation/admin-guide/mm/transhuge.rst ShmemPmdMapped; mm/memory.c do_set_pmd() (ab1ffc86cb5b); mm/filemap.c"
     " filemap_map_pmd()",
-    since="6.10",  # 6.8 and 6.9 want the first base page to be touched
+    since="5.12",  # filemap_map_pmd()
 )
 def touched_first_in_any_part(live: Live) -> None:
+    if _FIRST_PART_SINCE <= live.kernel_version < _ANY_PART_AGAIN_SINCE:
+        raise CannotRun(
+            "this kernel maps shared memory whole where the first base page of a huge page is touched alone"
+        )
     let_only_pmd_inherit(live)
     size, base = pmd_size(live), live.base_page
     for is_there, is_written, offset in product((False, True), (False, True), (0, base, size // 2, size - base)):
@@ -200,6 +210,27 @@ def touched_first_in_any_part(live: Live) -> None:
                     live.expect("what is read", holds, process.actor.read(process.at(page) + offset))
             expect_mapped_whole(live, process, 2, "")
         memory.actor.end()
+
+
+@WHOLE.case(
+    "a huge page of a tmpfs file is mapped as a whole by whichever part is read first, in a private mapping as in a"
+    " shared one",
+    "Documentation/admin-guide/mm/transhuge.rst ShmemPmdMapped; mm/filemap.c filemap_map_pmd()",
+    since="5.12",  # filemap_map_pmd()
+)
+def read_first_in_any_part(live: Live) -> None:
+    _need_any_part(live)
+    let_only_pmd_inherit(live)
+    size, base = pmd_size(live), live.base_page
+    file, _filled = map_filled_file(live, mount_tmpfs(live, "always"), "always", 2)
+    for shared, offset in product((False, True), (0, base, size // 2, size - base)):
+        memory = map_file(live, file.actor, file.descriptor, 2, shared=shared)
+        with live.about(f"read at {offset}, shared {shared}"):
+            for page in range(2):
+                place = page * size + offset
+                live.expect("what is read", 1 + place, memory.actor.read(memory.address + place))
+            expect_mapped_whole(live, memory, 2)
+        memory.unmap()
 
 
 @WHOLE.case(
@@ -359,6 +390,13 @@ def _through_a_pipe(live: Live, memory: Memory, address: int) -> int:
     for end in (reader, writer):
         actor.call("close", end)
     return uapi.unpack("Q", word)[0]
+
+
+def _need_any_part(live: Live) -> None:
+    if _FIRST_PART_SINCE <= live.kernel_version < _ANY_PART_AGAIN_SINCE:
+        raise CannotRun(
+            "this kernel maps shared memory whole where the first base page of a huge page is touched alone"
+        )
 
 
 def _expect_flags(live: Live, entries: list[int], flags: set[int]) -> None:

@@ -103,6 +103,8 @@ _WITHOUT_HUGE_PAGES = {
     "with-a-child-told-of",
     "other-memory-moved",
     "protected-zeroes",
+    "freed-while-protected",
+    "paged-out-while-protected",
     "unpopulated-memory",
     # what comes back from swap may be huge or not
     "each-page-of-a-range",

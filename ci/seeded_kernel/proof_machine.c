@@ -513,6 +513,59 @@ UNUSED static void memory_groups_v1(void)
 	mkdir("/cgm/b", 0700);
 }
 
+/* An io_uring of one request, which reads a file that is full of ones into buffers that it is provided with. */
+static struct { int ring, file; unsigned at[30]; char *queue, *request; } uring;
+
+struct provided { unsigned long address; unsigned entries; unsigned short group, flags; unsigned long reserved[3]; };
+
+/* Have it take its buffers from a ring in memory; all lie one behind the other. */
+UNUSED static void provide(char *memory, int entries, char *buffers, unsigned length)
+{
+	struct provided provided = { (unsigned long)memory, entries, 1, 0, { 0 } };
+	static char ones[4096];
+
+	uring.ring = syscall(SYS_io_uring_setup, 1, uring.at);
+	uring.queue = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, uring.ring, 0);
+	uring.request = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, uring.ring, 0x10000000);
+	uring.file = memfd_create("ones", 0);
+	memset(ones, 1, sizeof(ones));
+	for (int page = 0; page < 1024; page++)
+		write(uring.file, ones, sizeof(ones));
+	if (syscall(SYS_io_uring_register, uring.ring, 22, &provided, 1))
+		printf("no ring of buffers: %s\n", strerror(errno));
+	for (int number = 0; number < entries; number++) {
+		*(unsigned long *)(memory + number * 16) = (unsigned long)buffers + (unsigned long)number * length;
+		*(unsigned *)(memory + number * 16 + 8) = length;
+		*(unsigned short *)(memory + number * 16 + 12) = number;
+	}
+	__atomic_store_n((unsigned short *)(memory + 14), entries, __ATOMIC_RELEASE);
+}
+
+/* Read into one of them: its number, or the error. */
+UNUSED static int take(unsigned length)
+{
+	unsigned *tail = (unsigned *)(uring.queue + uring.at[11]), *head = (unsigned *)(uring.queue + uring.at[20]);
+	unsigned *result = (unsigned *)(uring.queue + uring.at[25] + (*head & 1) * 16);
+
+	uring.request[0] = 22;
+	uring.request[1] = 32;
+	*(int *)(uring.request + 4) = uring.file;
+	*(unsigned *)(uring.request + 24) = length;
+	*(unsigned short *)(uring.request + 40) = 1;
+	__atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+	syscall(SYS_io_uring_enter, uring.ring, 1, 1, 1, NULL, 0);
+	__atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+	return (int)result[2] < 0 ? (int)result[2] : (int)(result[3] >> 16);
+}
+
+/* Take the ring of buffers away: 0, or -1. */
+UNUSED static int withdraw(void)
+{
+	struct provided provided = { 0, 0, 1, 0, { 0 } };
+
+	return syscall(SYS_io_uring_register, uring.ring, 23, &provided, 1);
+}
+
 UNUSED static void join(const char *name)
 {
 	char path[64];

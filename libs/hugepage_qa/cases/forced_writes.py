@@ -1,4 +1,4 @@
-"""Debuggers, which write what the owner of memory may not write: /proc/PID/mem with FOLL_FORCE."""
+"""Debuggers, which write what the owner of memory may not write: /proc/PID/mem and ptrace(2) with FOLL_FORCE."""
 
 import errno
 import mmap
@@ -16,7 +16,7 @@ from hugepage_qa.process.actor import Actor, Refused
 #: what ``forced_write`` stores
 FORCED_VALUE: Final = 8
 # include/uapi/linux/ptrace.h, include/uapi/linux/wait.h
-_PTRACE_ATTACH, _PTRACE_DETACH, _WALL = 16, 17, 0x40000000
+_PTRACE_POKEDATA, _PTRACE_ATTACH, _PTRACE_DETACH, _WALL = 5, 16, 17, 0x40000000
 #: to attach, to open the memory, to write it
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.EIO)
 
@@ -43,6 +43,13 @@ def forced_write(live: Live, memory: Memory, offset: int = 0) -> int:
     with debugging(live, memory.actor.pid) as (debugger, file):
         word = live.host.uapi.pack("Q", FORCED_VALUE)
         return debugger.call("pwrite64", file, word, WORD, memory.address + offset)
+
+
+def poked(live: Live, memory: Memory, offset: int = 0) -> int:
+    """Have a debugger store FORCED_VALUE as ``forced_write`` does, by ptrace(2) PTRACE_POKEDATA. Raises Refused."""
+    with debugging(live, memory.actor.pid) as (debugger, _file):
+        debugger.call("ptrace", _PTRACE_POKEDATA, memory.actor.pid, memory.address + offset, FORCED_VALUE)
+        return WORD
 
 
 def need_forced_writes(live: Live) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import combinations, product
 from operator import not_
 
+from hugepage_qa.cases.block_queue import BlockQueue
 from hugepage_qa.cases.cache_counts import CACHESTAT, CACHESTAT_SINCE, cached_pages
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import KnownFile, data_of
@@ -22,6 +23,7 @@ from hugepage_qa.cases.swapped import need_swap, parts_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_WILLNEED, MS_ASYNC, MS_INVALIDATE, MS_SYNC
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -32,6 +34,10 @@ case = partial(file_case, CACHED, on=DISKS)
 _WAIT_WRITE_WAIT = 7
 #: of posix_fadvise(2); what others of them are differs between architectures
 _WILLNEED, _UNKNOWN = 3, 99
+#: file systems that read ahead as the queue of their device says: btrfs has a window of its own
+WITH_A_QUEUE = ("ext4", "xfs")
+#: base pages before what is asked for in a mapping that begins later
+_BEGIN = 3
 #: that are brought at once: less than what is read ahead
 _MOST = 16
 #: for a disk that others use, too
@@ -138,7 +144,26 @@ def wrong_ranges(live: Live) -> None:
     "posix_fadvise(2) POSIX_FADV_WILLNEED; readahead(2); madvise(2) MADV_WILLNEED; mm/fadvise.c generic_fadvise()",
 )
 def brought(live: Live, file: KnownFile) -> None:
-    base, block, whole, begin = live.base_page, block_size(live), file.contents.length, 3 * live.base_page
+    base, block, whole, begin = live.base_page, block_size(live), file.contents.length, _BEGIN * live.base_page
+    _expect_brought(
+        live,
+        file,
+        (
+            (begin, 1),
+            (5 * base + 8, base),
+            (7 * base - 1, 2),
+            (block - base, 2 * base),
+            (block // 2 + base, _MOST * base),
+            (whole - base // 2, base // 2),
+        ),
+    )
+    file.expect("brought")
+    _expect_refused(live, file, _WILLNEED)
+
+
+def _expect_brought(live: Live, file: KnownFile, ranges: Sequence[tuple[int, int]]) -> None:
+    """Expect each way to ask for what will be needed to bring all of each range: start, and length in bytes."""
+    base, whole, begin = live.base_page, file.contents.length, _BEGIN * live.base_page
     actor, address = file.actor, file.map().address
     # of which no byte is touched
     later = actor.mmap(whole - begin, mmap.PROT_READ, mmap.MAP_SHARED, file.descriptor, begin)
@@ -161,21 +186,32 @@ def brought(live: Live, file: KnownFile) -> None:
             lambda: base_pages_in_memory(live, actor, address, wanted).issuperset(wanted), bool, _READ_SECONDS
         )
 
-    for start, length in (
-        (begin, 1),
-        (5 * base + 8, base),
-        (7 * base - 1, 2),
-        (block - base, 2 * base),
-        (block // 2 + base, _MOST * base),
-        (whole - base // 2, base // 2),
-    ):
+    for start, length in ranges:
         for bring in (need, read_ahead, advise):
             found = live.host.last_attempt(partial(is_brought, bring, start, length), bool)
             if not found:
                 # each row of a kernel that does not would wait as long
                 live.fail(f"whether {length} bytes at {start} are in memory, {bring.__name__}", True, found)
+
+
+@partial(file_case, CACHED, on=WITH_A_QUEUE)(
+    "POSIX_FADV_WILLNEED, readahead(2) and MADV_WILLNEED bring all of a range that is no longer than what the device is"
+    " asked for at once, however little is read ahead of what is read",
+    "readahead(2); Documentation/ABI/stable/sysfs-block max_sectors_kb, read_ahead_kb; mm/readahead.c"
+    " force_page_cache_ra() (9491ae4aade6)",
+)
+def brought_beyond_the_window(live: Live, file: KnownFile) -> None:
+    base, whole = live.base_page, file.contents.length
+    queue = BlockQueue.of(live, file.actor, file.descriptor)
+    window, longest = 4 * base, queue.largest_request // base * base
+    if longest < 2 * window:
+        raise CannotRun("the device takes no more at once than what is read ahead")
+    queue.read_ahead(window, file.actor, file.descriptor)
+    begin, room = _BEGIN * base, whole - _BEGIN * base
+    lengths = sorted({min(length, room) for length in (window + base, 2 * window, longest // 2, longest)})
+    ranges = [(start, length) for length in lengths for start in (begin, whole - length) if length > window]
+    _expect_brought(live, file, ranges)
     file.expect("brought")
-    _expect_refused(live, file, _WILLNEED)
 
 
 @case(

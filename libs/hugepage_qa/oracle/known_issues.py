@@ -115,6 +115,8 @@ class Quirk(Enum):
     BUFFER_PAGE_COUNTED_AGAIN = "buffer-page-counted-again"
     REPLACED_BUFFER_NOT_COUNTED = "replaced-buffer-not-counted"
     BUFFER_PAGE_UNCHARGED = "buffer-page-uncharged"
+    UNUSABLE_GIGANTIC_READ_NEVER_ENDS = "unusable-gigantic-read-never-ends"
+    PROTECTED_GIGANTIC_WRITTEN = "protected-gigantic-written"
     TRUNCATION_PASSES_OVER_A_FAULT = "truncation-passes-over-a-fault"
     PRIVATE_LOCK_MISTAKEN = "private-lock-mistaken"
     PUNCHING_TAKES_COPIES = "punching-takes-copies"

@@ -82,6 +82,30 @@ MEMORY_ISSUES = by_quirk(
         seen="6.12.117, 7.3.4",
     ),
     KnownIssue(
+        quirk=Quirk.UNUSABLE_GIGANTIC_READ_NEVER_ENDS,
+        summary="what reads or writes a page of 1G by /proc/PID/mem never comes back, until a signal ends it, when the "
+        "process that has the page may not use it (PROT_NONE)",
+        example="a private page of 1G touched, mprotect(PROT_NONE), a debugger reads 8 bytes: it uses a whole CPU; of "
+        "2M it reads them",
+        cause="follow_huge_pud() finds no page where pud_present() is false, as it is on x86_64 for an entry without "
+        "access, and hugetlb_fault() nothing to do, again and again (follow_huge_pmd() asks pmd_present(), which is "
+        "true)",
+        since=KernelVersion(6, 10),
+        architecture="x86_64",
+        seen="6.12.117 (read), 7.3.4; right on 6.1.176",
+    ),
+    KnownIssue(
+        quirk=Quirk.PROTECTED_GIGANTIC_WRITTEN,
+        summary="a debugger writes a private page of 1G that its process may only read and that userfaultfd protects, "
+        "and nobody is told",
+        example="a private page of 1G touched, UFFDIO_WRITEPROTECT, mprotect(PROT_READ): pwrite(2) of 8 bytes to "
+        "/proc/PID/mem succeeds, which is EIO for pages of 2M",
+        cause="can_follow_write_pud() does not ask userfaultfd_wp(), as can_follow_write_pmd() and "
+        "can_follow_write_pte() do",
+        since=KernelVersion(6, 14),
+        seen="7.3.4; right on 6.1.176, 6.12.117, where no page of a pool is written so",
+    ),
+    KnownIssue(
         quirk=Quirk.HELD_BROKEN_PAGE_PROMISED,
         summary="a private page that somebody held when it broke is a free page of the pool when it is let go: who "
         "reserves it gets SIGBUS, and an emptied pool gives what broke to others",

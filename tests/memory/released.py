@@ -90,8 +90,8 @@ def shared(live: Live) -> None:
     let_only_pmd_inherit(live)
     memory = shared_huge_pages(live, _PAGES)
     child = memory.fork()
-    for number in range(_PAGES):
-        child.read(number)
+    expected = [1 + number * memory.size for number in range(_PAGES)]
+    live.expect("what the child reads", expected, [child.read(number) for number in range(_PAGES)])
     with on_its_way_out(live, memory.actor.pid) as holder:
         live.expect_success(_release, holder, memory.actor.pid)
         child.expect_filled()

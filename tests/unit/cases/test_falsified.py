@@ -59,6 +59,10 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("not-kept-on-btrfs", "not-kept-on-tmpfs"), ("call preadv2 ",)),
     # whether MADV_COLLAPSE makes huge pages of files that may be written, which decides what is tried there
     "counted-on-btrfs": ("call madvise * 25",),
+    # which device a file is on
+    **dict.fromkeys(("brought-beyond-the-window-on-ext4", "brought-beyond-the-window-on-xfs"), ("call statx ",)),
+    # the number of the process that shares its memory
+    "of-one-that-shares-all": ("load ",),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("call write ",),
     # whether a page that nobody has any more is given back: one that is still in a file is not
@@ -67,6 +71,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
 #: the same of all cases of an area: those that register memory ask with its number, or make what may be refused
 _NOT_JUDGED_IN = {
     "memory/read-only-pins": ("load ",),
+    # whether MADV_COLLAPSE of what is pinned is refused
+    "memory/provided-buffers": ("call madvise * 25",),
     # how far a thread is that writes on and on, and what came of it in one round: whether it goes on is judged
     "memory/flushed": ("load ", "stop "),
     # how often a thread has read on

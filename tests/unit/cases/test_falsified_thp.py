@@ -186,6 +186,7 @@ _AREAS_WITHOUT = {
     "files/written-otherwise",
     "files/sparse-files",
     "files/cached-ranges",
+    "files/without-reuse",
     "files/dirty-ranges",
     "files/guarded-on-disks",
     "files/committed-memory",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.process.waiting import wait_for
 
+from hugepage_qa.process.child import Child
 from hugepage_qa.process.supervised import run_supervised
 
 # starts a grandchild in a session of its own, writes its number to the file, and waits
@@ -22,6 +23,7 @@ time.sleep(float(sys.argv[2]))
 
 _PARENT = """\
 import os, sys
+from hugepage_qa.process.child import Child
 from hugepage_qa.process.supervised import run_supervised
 sys.exit(run_supervised(sys.argv[1:], environment=os.environ, grace=2))
 """
@@ -53,12 +55,13 @@ import sys, tempfile, time
 from hugepage_qa.process.supervised import exit_on_sigterm
 exit_on_sigterm()
 with tempfile.TemporaryDirectory(dir=sys.argv[1]):
-    time.sleep(600)
+    while True:  # a signal that comes just before a sleep does not end it
+        time.sleep(0.05)
 """
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as process:
+    with Child([sys.executable, "-c", code, str(tmp_path)]) as child:
         wait_for(lambda: list(tmp_path.iterdir()))
-        process.terminate()
-        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+        child.send(signal.SIGTERM)
+        assert child.wait(20) == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.group_memory import actor_in, leave_memory
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.process_counters import faults
@@ -21,6 +21,7 @@ from hugepage_qa.cases.thp_shared_memory import map_file
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 FAULTS_FROM_SWAP = Area("swap/faults-from-swap", sizes=Sizes.ONCE)
 
@@ -124,6 +125,7 @@ def _expect_faults(live: Live, make: Callable[[], Made], access: Access, expecte
 def _faults(live: Live, memory: Memory, access: Access, times: int) -> list[tuple[int, bool]]:
     """Return how many major faults an ``access`` has, and whether it has minor ones, each time."""
     touched = Memory(live, memory.actor, memory.address, _TOUCHED, live.base_page)
+    _run_before(live, memory.actor)
     found = [_faults_of(live, touched, access) for _time in range(2)]
     if times > len(found):
         touched.advise(mmap.MADV_DONTNEED)
@@ -131,6 +133,15 @@ def _faults(live: Live, memory: Memory, access: Access, times: int) -> list[tupl
     memory.expect_filled(_HELD)
     memory.actor.end()
     return found
+
+
+def _run_before(live: Live, actor: Actor) -> None:
+    """Have ``actor`` run all accesses on other memory: pages of its program that it has not run yet are faults, too."""
+    length = _TOUCHED * live.base_page
+    address = actor.mmap(length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    other = Memory(live, actor, address, _TOUCHED, live.base_page)
+    for access in (_store, _load):
+        access(live, other, _HELD)
 
 
 def _faults_of(live: Live, memory: Memory, access: Access) -> tuple[int, bool]:

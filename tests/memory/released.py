@@ -4,9 +4,11 @@ import errno
 import mmap
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.killed_process import on_its_way_out
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.read_from_outside import word_read_by
@@ -15,9 +17,9 @@ from hugepage_qa.cases.thp_policy import advised, huge_pages, map_in_parts
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, shared_huge_pages
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_NOHUGEPAGE
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, Refused
 
 RELEASED = Area("memory/released")
 
@@ -26,6 +28,9 @@ SINCE = "5.15"
 _PAGES = 3
 # include/uapi/linux/sched.h: CLONE_VM, CLONE_VFORK, CLONE_CHILD_SETTID
 _SHARES_ALL = 0x100 | 0x4000 | 0x1000000
+# include/uapi/linux/ptrace.h, include/uapi/linux/wait.h
+_PTRACE_SEIZE, _PTRACE_O_TRACEEXIT, _PTRACE_EVENT_EXIT, _WALL = 0x4206, 1 << 6, 6, 0x40000000
+_STOPPED: Final = 0x7F
 
 
 @RELEASED.case(
@@ -41,7 +46,7 @@ def private(live: Live) -> None:
             kinds = _private_memory(live)
             actor = next(iter(kinds.values())).actor
             child = actor.fork() if with_a_child else None
-            with on_its_way_out(live, actor.pid) as holder:
+            with _on_its_way_out(live, actor.pid) as holder:
                 live.expect("whether it has memory yet", True, all(one.smaps().rss > 0 for one in kinds.values()))
                 for _time in range(2):
                     live.expect_success(_release, holder, actor.pid)
@@ -93,7 +98,7 @@ def shared(live: Live) -> None:
     child = memory.fork()
     expected = [1 + number * memory.size for number in range(_PAGES)]
     live.expect("what the child reads", expected, [child.read(number) for number in range(_PAGES)])
-    with on_its_way_out(live, memory.actor.pid) as holder:
+    with _on_its_way_out(live, memory.actor.pid) as holder:
         live.expect_success(_release, holder, memory.actor.pid)
         child.expect_filled()
         live.expect("ShmemPmdMapped of the child", memory.length, child.smaps().shmem_pmd_mapped)
@@ -116,7 +121,7 @@ def of_a_pool(live: Live) -> None:
     common.fill_part(0, live.base_page)
     other = common.seen_by(memory.actor.fork())
     live.expect("what the other sees", 1, other.read())
-    with on_its_way_out(live, memory.actor.pid) as holder:
+    with _on_its_way_out(live, memory.actor.pid) as holder:
         live.expect_success(_release, holder, memory.actor.pid)
         live.expect("words that the other sees changed", 0, other.wrong(0, live.base_page))
     memory.actor.exit()
@@ -142,7 +147,7 @@ def of_one_that_shares_all(live: Live) -> None:
     # from here on the child answers for it, on its stack: until that one has ended it waits in the kernel
     actor.call("clone3", asked, len(asked))
     child, _rest = live.host.uapi.unpack("2I", live.host.uapi.pack("Q", actor.read(number)))
-    with on_its_way_out(live, child) as holder:
+    with _on_its_way_out(live, child) as holder:
         live.expect_errno(errno.EINVAL, _release, holder, child)
         live.expect("AnonHugePages of who lives", memory.length, memory.smaps().anon_huge_pages)
         for place in (0, memory.size - WORD, memory.size, memory.length - WORD):
@@ -175,12 +180,35 @@ def refused(live: Live) -> None:
             live.expect_errno(number, other.call, "process_mrelease", descriptor, flags)
             memory.expect_filled()
             memory.expect_huge()
-    with on_its_way_out(live, memory.actor.pid), live.about("a flag for one that was killed"):
+    with _on_its_way_out(live, memory.actor.pid), live.about("a flag for one that was killed"):
         live.expect_errno(errno.EINVAL, other.call, "process_mrelease", process, 1)
         live.expect("Rss", memory.length, memory.smaps().rss)
     memory.actor.end()
     with live.about("one that has ended"):
         live.expect_errno(errno.ESRCH, other.call, "process_mrelease", process, 0)
+
+
+@contextmanager
+def _on_its_way_out(live: Live, process: int) -> Iterator[Actor]:
+    """Kill ``process``, and have it stay with all its memory meanwhile; yield who holds it. Raises CannotRun.
+
+    A debugger that asked for it (PTRACE_O_TRACEEXIT, ptrace(2)) has it stop before it gives its memory back, as one is
+    that waits for something on its way out. When that one lets go it ends.
+    """
+    holder = live.actor()
+    try:
+        holder.call("ptrace", _PTRACE_SEIZE, process, 0, _PTRACE_O_TRACEEXIT)
+    except Refused as refusal:
+        raise CannotRun(f"no process may debug another one here: {refusal.strerror}") from refusal
+    try:
+        holder.call("kill", process, signal.SIGKILL)
+        _process, (status,) = holder.call_with_buffers("wait4", process, bytes(4), _WALL, 0)
+        expected = _PTRACE_EVENT_EXIT << 16 | signal.SIGTRAP << 8 | _STOPPED
+        live.expect("wait status of who was killed", expected, live.host.uapi.unpack("I", status)[0])
+        yield holder
+    finally:
+        # whom it holds goes on with its end then
+        holder.end()
 
 
 class Released(LiveTest):

@@ -11,6 +11,7 @@ from hugepage_qa.cases.pool_writer import POLICY, nr_with_policy, persistent_pag
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
 
 WRITERS = Area("numa/limited-writers")
@@ -35,11 +36,17 @@ def a_bound_writer_changes_its_node_alone(live: Live) -> None:
     require_room(live, 2)
     base = persistent_pages(live)
     for node in live.nodes:
-        actor = live.actor()
-        set_policy(actor, Mode.BIND, [node])
-        for pages in (2, 1, 0):
-            write_number(actor, policy, base + pages)
-            expect_free_pages_on(live, node, pages)
+        _expect_changed_alone(live, policy, base, node)
+
+
+def _expect_changed_alone(live: Live, path: str, base: int, node: int) -> Actor:
+    """Expect a process bound to ``node`` that writes ``path`` to change the pages there alone, and return it."""
+    actor = live.actor()
+    set_policy(actor, Mode.BIND, [node])
+    for pages in (2, 1, 0):
+        write_number(actor, path, base + pages)
+        expect_free_pages_on(live, node, pages)
+    return actor
 
 
 @WRITERS.case(
@@ -52,11 +59,7 @@ def a_bound_writer_of_the_sysctl(live: Live) -> None:
     require_room(live, 2)
     base, nodes = persistent_pages(live), live.nodes
     for node in nodes:
-        actor = live.actor()
-        set_policy(actor, Mode.BIND, [node])
-        for pages in (2, 1, 0):
-            write_number(actor, _SYSCTL_WITH_POLICY, base + pages)
-            expect_free_pages_on(live, node, pages)
+        actor = _expect_changed_alone(live, _SYSCTL_WITH_POLICY, base, node)
         write_number(actor, _SYSCTL, base + len(nodes))
         for each in nodes:
             live.expect_pool(node=each, nr=1, free=1)

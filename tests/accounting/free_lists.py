@@ -1,0 +1,143 @@
+"""Free memory: what the lists of the buddy allocator hold is what each zone counts as free, whatever became free."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hugepage_qa.cases.added_up import add_up_counters
+from hugepage_qa.cases.broken_memory import hard_offline, mended_at_the_end, need_mending
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.debugfs import split_all
+from hugepage_qa.cases.demotion import demote, smaller_pool
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, need_blocks, pmd_size
+from hugepage_qa.kernel.memory_layout import read_free_blocks, read_zones
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+FREE_LISTS = Area("accounting/free-lists")
+
+RULE = "Documentation/filesystems/proc.rst buddyinfo, zoneinfo; mm/page_alloc.c account_freepages()"
+
+#: base pages of lists that are not counted as free, below 0 the other way round; zones that agree are left out
+_Uncounted = dict[str, int]
+_LOOKS, _SECONDS, _PAUSE_SECONDS = 5, 20.0, 0.1
+
+
+@FREE_LISTS.case(
+    "pages of a pool that are given back, one after the other and all at once, are on the free lists what they are in"
+    " the count of free pages of their zones",
+    f"{RULE}; mm/hugetlb.c update_and_free_hugetlb_folio()",
+    pages=3,
+)
+def pages_of_a_pool(live: Live) -> None:
+    with _all_counted(live):
+        memory = live.map(2)
+        memory.fill()
+        live.set_nr(1)
+    with _all_counted(live):
+        memory.unmap()
+        for pages in (1, 3, 0):
+            live.set_nr(pages)
+
+
+@FREE_LISTS.case(
+    "so are pages that were demoted, and then given back",
+    f"{RULE}; mm/hugetlb.c demote_pool_huge_page()",
+    pages=1,
+)
+def demoted_pages(live: Live) -> None:
+    smaller = smaller_pool(live)
+    with _all_counted(live):
+        demote(live, 1)
+        smaller.set_nr(1)
+        smaller.set_nr(0)
+
+
+@FREE_LISTS.case(
+    "so is the rest of a page that broke, wherever in it, and what broke when it was mended",
+    f"{RULE}; mm/page_alloc.c take_page_off_buddy(), put_page_back_buddy()",
+    sizes=Sizes.BUDDY,
+    pages=1,
+)
+def broken_pages(live: Live) -> None:
+    need_mending(live)
+    last = live.size // live.base_page - 1
+    for number in (0, 1, last // 4, last // 2, last // 2 + 1, last // 2 + 2, last):
+        with live.about(f"base page {number}"), _all_counted(live, ", when it was mended"):
+            live.reserve(1)
+            memory = live.map(1)
+            memory.fill()
+            (frame,) = memory.frames()
+            memory.actor.end()
+            broken = frame + number
+            with mended_at_the_end(live, broken, lambda: live.set_nr(0)), _all_counted(live):
+                hard_offline(live, broken)
+
+
+@FREE_LISTS.case(
+    "so are transparent huge pages, given back whole, and base page by base page",
+    f"{RULE}; mm/huge_memory.c __split_huge_page()",
+    sizes=Sizes.ONCE,
+)
+def transparent_pages(live: Live) -> None:
+    allow_on_advice(live)
+    size = pmd_size(live)
+    with _all_counted(live):
+        memory = map_aligned(live, 4, size, advice=MADV_HUGEPAGE)
+        memory.fill()
+        need_blocks(live, memory)
+        split_all(live)
+        parts = Memory(live, memory.actor, memory.address, size // live.base_page, live.base_page)
+        for page in range(0, parts.pages, 2):
+            parts.advise(MADV_DONTNEED, page, 1)
+    with _all_counted(live):
+        memory.actor.end()
+
+
+@contextmanager
+def _all_counted(live: Live, when: str = "") -> Iterator[None]:
+    """Expect the lists to differ from the counts after the block as they do before: by what is isolated for good."""
+    before = _uncounted(live, {})
+    yield
+    live.expect(f"base pages of free lists beyond those counted as free{when}", before, _uncounted(live, before))
+
+
+def _uncounted(live: Live, expected: _Uncounted) -> _Uncounted:
+    """Return what lists hold and zones do not count, as ``expected`` if it is so for a moment, else as it stays.
+
+    Looks between which the lists changed say nothing. Raises CannotRun when there are no others.
+    """
+    seen: list[_Uncounted] = []
+    end = live.host.clock() + _SECONDS
+    while len(seen) < _LOOKS and live.host.clock() < end:
+        lists = _on_lists(live)
+        # what a processor has counted for itself
+        add_up_counters(live)
+        zones = read_zones(ObservedTree(live.host))
+        if _on_lists(live) == lists:
+            counted = {f"node {zone.node} {zone.name}": zone.free for zone in zones}
+            seen.append({zone: pages - counted[zone] for zone, pages in lists.items() if pages != counted[zone]})
+            if seen[-1] == expected:
+                return expected
+        live.host.pause(_PAUSE_SECONDS)
+    if not seen:
+        raise CannotRun("what is free changes all the time")
+    # what comes and goes is somebody who isolates memory
+    lasting, _often = Counter(tuple(sorted(each.items())) for each in seen).most_common(1)[0]
+    return dict(lasting)
+
+
+def _on_lists(live: Live) -> dict[str, int]:
+    """Return how many base pages the free lists of each zone hold."""
+    return {
+        f"node {blocks.node} {blocks.zone}": sum(count << order for order, count in enumerate(blocks.counts))
+        for blocks in read_free_blocks(ObservedTree(live.host))
+    }
+
+
+class FreeLists(LiveTest):
+    def test_free_lists(self) -> None:
+        self.run_area(FREE_LISTS)

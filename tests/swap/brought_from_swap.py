@@ -86,6 +86,8 @@ def each_page_of_a_range(live: Live) -> None:
     size = pmd_size(live)
     need_swap(live, 2 * size)
     live.set_knob_if_there(f"{DIRECTORY}/shmem_enabled", "never")
+    # an actor that is in swap itself would bring what lies there beside it when it looks
+    live.set_knob("proc/sys/vm/page-cluster", "0")
     group = new_group(live, "memory", Version.TWO)
     memory = map_aligned(live, 1, size, shared=True, actor=actor_in(live, group))
     memory.fill()

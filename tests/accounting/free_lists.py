@@ -1,8 +1,8 @@
 """Free memory: what the lists of the buddy allocator hold is what each zone counts as free, whatever became free."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.broken_memory import hard_offline, mended_at_the_end, need_mending
@@ -19,7 +19,7 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 FREE_LISTS = Area("accounting/free-lists")
 
-RULE = "Documentation/filesystems/proc.rst buddyinfo, zoneinfo; mm/page_alloc.c account_freepages()"
+RULE = "Documentation/filesystems/proc.rst buddyinfo, zoneinfo; mm/page_alloc.c __free_one_page()"
 
 #: base pages of lists that are not counted as free, below 0 the other way round; zones that agree are left out
 _Uncounted = dict[str, int]
@@ -33,14 +33,15 @@ _LOOKS, _SECONDS, _PAUSE_SECONDS = 5, 20.0, 0.1
     pages=3,
 )
 def pages_of_a_pool(live: Live) -> None:
-    with _all_counted(live):
-        memory = live.map(2)
-        memory.fill()
-        live.set_nr(1)
-    with _all_counted(live):
-        memory.unmap()
-        for pages in (1, 3, 0):
-            live.set_nr(pages)
+    before = _uncounted(live)
+    memory = live.map(2)
+    memory.fill()
+    live.set_nr(1)
+    _expect_counted(live, before, "those in use stay")
+    memory.unmap()
+    for pages in (1, 3, 0):
+        live.set_nr(pages)
+        _expect_counted(live, before, f"a pool of {pages}")
 
 
 @FREE_LISTS.case(
@@ -50,10 +51,11 @@ def pages_of_a_pool(live: Live) -> None:
 )
 def demoted_pages(live: Live) -> None:
     smaller = smaller_pool(live)
-    with _all_counted(live):
-        demote(live, 1)
-        smaller.set_nr(1)
-        smaller.set_nr(0)
+    before = _uncounted(live)
+    demote(live, 1)
+    for pages in (1, 0):
+        smaller.set_nr(pages)
+        _expect_counted(live, before, f"smaller pages: {pages}")
 
 
 @FREE_LISTS.case(
@@ -65,16 +67,18 @@ def demoted_pages(live: Live) -> None:
 def broken_pages(live: Live) -> None:
     need_mending(live)
     last = live.size // live.base_page - 1
+    before = _uncounted(live)
     for number in (0, 1, last // 4, last // 2, last // 2 + 1, last // 2 + 2, last):
-        with live.about(f"base page {number}"), _all_counted(live, ", when it was mended"):
+        with live.about(f"base page {number}"):
             live.reserve(1)
             memory = live.map(1)
             memory.fill()
             (frame,) = memory.frames()
             memory.actor.end()
-            broken = frame + number
-            with mended_at_the_end(live, broken, lambda: live.set_nr(0)), _all_counted(live):
-                hard_offline(live, broken)
+            with mended_at_the_end(live, frame + number, lambda: live.set_nr(0)):
+                hard_offline(live, frame + number)
+                _expect_counted(live, before, "it broke")
+            _expect_counted(live, before, "it was mended")
 
 
 @FREE_LISTS.case(
@@ -85,27 +89,25 @@ def broken_pages(live: Live) -> None:
 def transparent_pages(live: Live) -> None:
     allow_on_advice(live)
     size = pmd_size(live)
-    with _all_counted(live):
-        memory = map_aligned(live, 4, size, advice=MADV_HUGEPAGE)
-        memory.fill()
-        need_blocks(live, memory)
-        split_all(live)
-        parts = Memory(live, memory.actor, memory.address, size // live.base_page, live.base_page)
-        for page in range(0, parts.pages, 2):
-            parts.advise(MADV_DONTNEED, page, 1)
-    with _all_counted(live):
-        memory.actor.end()
+    before = _uncounted(live)
+    memory = map_aligned(live, 4, size, advice=MADV_HUGEPAGE)
+    memory.fill()
+    need_blocks(live, memory)
+    split_all(live)
+    parts = Memory(live, memory.actor, memory.address, size // live.base_page, live.base_page)
+    for page in range(0, parts.pages, 2):
+        parts.advise(MADV_DONTNEED, page, 1)
+    _expect_counted(live, before, "half of a split one was given back")
+    memory.actor.end()
+    _expect_counted(live, before, "all were given back")
 
 
-@contextmanager
-def _all_counted(live: Live, when: str = "") -> Iterator[None]:
-    """Expect the lists to differ from the counts after the block as they do before: by what is isolated for good."""
-    before = _uncounted(live, {})
-    yield
-    live.expect(f"base pages of free lists beyond those counted as free{when}", before, _uncounted(live, before))
+def _expect_counted(live: Live, before: _Uncounted, when: str) -> None:
+    """Expect the lists to hold what is counted as free, but for what they did ``before``: memory that is isolated."""
+    live.expect(f"base pages of free lists beyond those counted as free, {when}", before, _uncounted(live, before))
 
 
-def _uncounted(live: Live, expected: _Uncounted) -> _Uncounted:
+def _uncounted(live: Live, expected: Mapping[str, int] = MappingProxyType({})) -> _Uncounted:
     """Return what lists hold and zones do not count, as ``expected`` if it is so for a moment, else as it stays.
 
     Looks between which the lists changed say nothing. Raises CannotRun when there are no others.
@@ -121,7 +123,7 @@ def _uncounted(live: Live, expected: _Uncounted) -> _Uncounted:
             counted = {f"node {zone.node} {zone.name}": zone.free for zone in zones}
             seen.append({zone: pages - counted[zone] for zone, pages in lists.items() if pages != counted[zone]})
             if seen[-1] == expected:
-                return expected
+                return seen[-1]
         live.host.pause(_PAUSE_SECONDS)
     if not seen:
         raise CannotRun("what is free changes all the time")

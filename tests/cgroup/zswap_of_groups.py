@@ -1,16 +1,19 @@
 """Memory of groups that zswap takes on its way to swap: what they are charged for it, and what their limits forbid."""
 
+import os
+from collections.abc import Callable, Sequence
 from functools import partial
+from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.changed_counters import expect_change
+from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_memory import expect_all_there, huge_pages_in
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.swapped import only_swap, swap_out, turn_zswap_on
+from hugepage_qa.cases.swapped import only_swap, swap_out, swap_to_a_device, turn_zswap_on
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.uapi import MADV_PAGEOUT
@@ -99,9 +102,96 @@ def written_to_swap(live: Live) -> None:
     memory.expect_filled()
 
 
-def _groups(live: Live) -> tuple[ControlGroup, ControlGroup]:
-    """Return a group and one below it, with zswap and swap of this case alone. Raises CannotRun without zswap."""
-    only_swap(live, 8 * _PAGES * pmd_size(live))
+@ZSWAP_OF_GROUPS.case(
+    "of a huge page whose first, last, or a base page in the middle cannot be compressed, or none of it, zswap keeps"
+    " nothing where memory.zswap.writeback is 0: Zswapped, and what it has of the group and of the one above, stay as"
+    " they were, and all of the huge page stays in memory, whole and right; all of it goes once it can be compressed;"
+    " with 1 zswap has all of it or nothing",
+    f"{DOC} memory.zswap.writeback, memory.zswap.current, memory.stat zswapped; mm/zswap.c zswap_store();"
+    " mm/page_io.c swap_writeout()",
+    # zswap has taken huge pages since 6.13; until 0ff67f990bd4 a CPU kept swap that was free, and zswap its contents
+    since="6.15",
+)
+def whole_or_nothing(live: Live) -> None:
+    # a file gets huge pages in pieces, of which zswap takes each that it can
+    above, group = _groups(live, swap_to_a_device)
+    size, base = pmd_size(live), live.base_page
+    for start, length in ((0, base), (size // 2, base), (size - base, base), (0, size)):
+        with live.about(f"{length} bytes from {start} on cannot be compressed"):
+            make = partial(_random_in_part, live, group, start, length)
+            group.write(_WRITEBACK, "0")
+            _expect_kept_out(live, (group, above), make)
+            group.write(_WRITEBACK, "1")
+            # what cannot be compressed is taken as it is since Linux 6.18
+            taken = live.host.last_attempt(partial(_taken_at_all, live, make), (0, size).__contains__)
+            live.expect("whether zswap has all of the huge page or nothing", True, taken in (0, size))
+
+
+def _expect_kept_out(live: Live, groups: Sequence[ControlGroup], make: Callable[[], Memory]) -> None:
+    """Expect nothing of the huge page that ``make`` returns to go to zswap, and all of it when it was filled anew."""
+    size = pmd_size(live)
+    out = partial(swap_out, live, length=size)
+    checksums = list[int]()
+
+    def made() -> Memory:
+        memory = make()
+        checksums.append(memory.actor.sum(memory.address, size))
+        return memory
+
+    memory = expect_change(live, {"Zswapped": 0, "zswpout": 0, "pswpout": 0}, made, out)
+    live.host.pause(_SETTLED_SECONDS)
+    _expect_in_zswap(live, groups, 0)
+    live.expect(
+        "bytes of the groups as zswap keeps them", [0] * len(groups), [each.read_number(_USED) for each in groups]
+    )
+    live.expect("checksum of the huge page", checksums[-1], memory.actor.sum(memory.address, size))
+    frames = memory.present_frames(1)
+    row = set(range(frames[0], frames[0] + size // live.base_page))
+    live.expect("base pages of the huge page that are not in a row", 0, len(row - set(frames)))
+    expect_change(live, {"Zswapped": size, "pswpout": 0}, partial(_filled_anew, memory), out)
+    _expect_in_zswap(live, groups, size)
+    memory.expect_filled()
+    memory.actor.end()
+
+
+def _taken_at_all(live: Live, make: Callable[[], Memory]) -> int:
+    """Swap the huge page that ``make`` returns out, expect it to come back right, and return what zswap had of it."""
+    memory = make()
+    checksum, before = memory.actor.sum(memory.address, memory.length), read_counters(live)["Zswapped"]
+    swap_out(live, memory, memory.length)
+    taken = read_counters(live)["Zswapped"] - before
+    live.expect("checksum of the huge page that came back", checksum, memory.actor.sum(memory.address, memory.length))
+    memory.actor.end()
+    return taken
+
+
+def _expect_in_zswap(live: Live, groups: Sequence[ControlGroup], length: int) -> None:
+    """Expect zswap to have ``length`` bytes of each group, exactly."""
+
+    def taken() -> list[int]:
+        return [read_statistics(group)["zswapped"] for group in groups]
+
+    expected = [length] * len(groups)
+    found = live.host.last_look(taken, partial(eq, expected), ADDED_UP_SECONDS)
+    live.expect("bytes of the group, and of the one above it, that zswap has", expected, found)
+
+
+def _filled_anew(memory: Memory) -> Memory:
+    memory.fill()
+    return memory
+
+
+def _random_in_part(live: Live, group: ControlGroup, start: int, length: int) -> Memory:
+    """Return a filled huge page of a process in ``group``, with ``length`` random bytes from ``start`` on."""
+    memory = huge_pages_in(live, group, 1)
+    source = live.open(memory.actor, "/dev/urandom", os.O_RDONLY)
+    live.expect("random bytes", length, memory.actor.call("read", source, memory.address + start, length))
+    return memory
+
+
+def _groups(live: Live, swap: Callable[[Live, int], object] = only_swap) -> tuple[ControlGroup, ControlGroup]:
+    """Return a group and one below it, with zswap and ``swap`` of this case alone. Raises CannotRun without zswap."""
+    swap(live, 8 * _PAGES * pmd_size(live))
     turn_zswap_on(live)
     set_policy(live, "madvise")
     compact_if_short(live, pmd_size(live), _PAGES)

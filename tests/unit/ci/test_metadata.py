@@ -191,6 +191,7 @@ def test_text_is_judged_where_there_is_no_hugetext() -> None:
         "/tests/text/collapsed-text",
         "/tests/text/every-kernel",
         "/tests/text/hugetlb-text",
+        "/tests/text/unread-text",
         "/tests/text/written-text",
     ]
 

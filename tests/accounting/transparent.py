@@ -18,7 +18,7 @@ from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, need_bloc
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
@@ -126,7 +126,8 @@ def of_a_file_or_anonymous(live: Live) -> None:
 
 @TRANSPARENT.case(
     "numa_maps tells of each base page of a huge one whether it is anonymous and dirty, on which node it lies, and how"
-    " often one is mapped: alone, with a child, when the child has written, and with a base page that is gone",
+    " often one is mapped: alone, with a child, when the child has written, with a base page that is gone, and when it"
+    " may only be read since; and of others that may",
     "numa(7) anon=, dirty=, mapmax=; fs/proc/task_mmu.c gather_stats(), gather_pte_stats()",
 )
 def numa_maps_of_huge_pages(live: Live) -> None:
@@ -149,6 +150,12 @@ def numa_maps_of_huge_pages(live: Live) -> None:
     ours.actor.call("madvise", ours.at(1) - live.base_page, live.base_page, MADV_DONTNEED)
     rest = {"anon": count - 1, "dirty": count - 1}
     live.expect("without the last base page of the first", rest, _base_pages_in_numa_maps(live, ours))
+    # those of a huge page that was split are dirty themselves, whatever the page table says
+    small = map_aligned(live, 8, live.base_page, advice=MADV_NOHUGEPAGE)
+    small.fill()
+    for memory, found in ((ours, rest), (small, {"anon": small.pages, "dirty": small.pages})):
+        memory.protect(mmap.PROT_READ)
+        live.expect("that may only be read since", found, _base_pages_in_numa_maps(live, memory))
     ours = _filled(live, 2, shared=True)
     live.expect("of shared memory", {"dirty": count}, _base_pages_in_numa_maps(live, ours))
     theirs = ours.fork()

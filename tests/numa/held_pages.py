@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
@@ -9,11 +10,24 @@ from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.hugetlb_segments import get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import MOVE_ALL, STRICT, Mode, bind, move_page, pages_told, set_policy
+from hugepage_qa.cases.memory_policy import (
+    MOVE_ALL,
+    STRICT,
+    Mode,
+    bind,
+    migrate,
+    move_page,
+    move_pages,
+    nodes_of,
+    pages_told,
+    set_policy,
+)
 from hugepage_qa.cases.pages_of_a_node import expect_left, expect_on_node, filled_page_on, require_no_free_page
 from hugepage_qa.cases.pinned_pages import pinned, pipe_with, word_from
+from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.cases.userfaultfd import Feature, Userfault
 from hugepage_qa.cases.userfaultfd import Mode as Faults
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -24,6 +38,7 @@ HOLDS = (
     "move_pages(2); mbind(2) EIO; migrate_pages(2); mm/migrate.c unmap_and_move_huge_page(), putback_movable_pages()"
 )
 OLD = 7
+_BASE_PAGES = 4
 
 
 @HELD.case(
@@ -94,6 +109,43 @@ def _expect_stays(live: Live, memory: Memory, here: int, there: int, *, free: in
 def _expect_moves(live: Live, memory: Memory, node: int) -> None:
     live.expect("status of move_pages", node, move_page(memory, 0, node))
     expect_on_node(live, memory, node)
+
+
+@HELD.case(
+    "a page that is held keeps nothing else where it is: base pages and another page of the pool move that the same"
+    " call of move_pages(2), or of migrate_pages(2), is to move, whichever it comes to first",
+    f"{HOLDS}; mm/migrate.c migrate_pages(), migrate_hugetlbs()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def what_is_beside_a_held_page(live: Live) -> None:
+    here, there, actor = _nodes_and_bound_actor(live, 2)
+    # what is held is given one, too, until it is seen that it cannot move
+    live.reserve(2, there)
+    small = map_aligned(live, _BASE_PAGES, live.base_page, actor=actor, advice=MADV_NOHUGEPAGE)
+    held, other = live.map(1, actor), live.map(1, actor)
+    for memory in (small, held, other):
+        memory.fill()
+    places = [held.address, other.address, *(small.at(page) for page in range(_BASE_PAGES))]
+    before, moved = [here] * len(places), [here, *[there] * (len(places) - 1)]
+    pipe_with(live, held)
+
+    def after(move: Callable[[], object]) -> list[int]:
+        move_pages(actor, places[1:], before[1:])
+        move()
+        return nodes_of(actor, places)
+
+    ways: dict[str, Callable[[], object]] = {"migrate_pages": partial(migrate, actor, here, there)}
+    for at in (0, 1, len(places) - 1):
+        # the one that is held comes at that place
+        order = [*places[1 : at + 1], places[0], *places[at + 1 :]]
+        ways[f"move_pages of all, number {at} is held"] = partial(pages_told, actor, order, [there] * len(order))
+    for name, move in ways.items():
+        # somebody may have a hold of base pages for a moment
+        found = live.host.last_attempt(partial(after, move), moved.__eq__)
+        live.expect(f"nodes after {name}", moved, found)
+    for memory in (small, held, other):
+        memory.expect_filled()
 
 
 @HELD.case(

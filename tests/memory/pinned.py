@@ -302,8 +302,10 @@ def pages_of_a_tmpfs(live: Live) -> None:
 
 
 @PINNED.case(
-    "shared pages of a file on a disk cannot be pinned for long to be written, private copies of them can",
-    "mm/gup.c FOLL_LONGTERM, writable_file_mapping_allowed() (a6e79df92e4a); io_uring/rsrc.c (edd478269640)",
+    "shared pages of a file on a disk cannot be pinned for long to be written, whether they are mapped to be written"
+    " already or not yet, private copies of them can",
+    "mm/gup.c FOLL_LONGTERM, writable_file_mapping_allowed(), gup_fast_folio_allowed() (a6e79df92e4a);"
+    " io_uring/rsrc.c (edd478269640)",
     since="6.5",
     sizes=Sizes.ONCE,
 )
@@ -314,8 +316,13 @@ def pages_of_a_disk(live: Live) -> None:
     actor.call("pwrite64", file, live.host.uapi.pack("Q", OLD), WORD, 0)
     _expect_pinned(live, actor, file, mmap.MAP_PRIVATE, OLD)
     address = actor.mmap(live.base_page, READ_WRITE, mmap.MAP_SHARED, file)
-    pin = Pin(live, Memory(live, actor, address, 1, live.base_page))
+    memory = Memory(live, actor, address, 1, live.base_page)
+    pin = Pin(live, memory)
     live.expect_errno(errno.EFAULT, pin.hold)
+    # a page that is mapped to be written is pinned without a look at its mapping
+    memory.touch(value=NEW)
+    with live.about("mapped to be written"):
+        live.expect_errno(errno.EFAULT, pin.hold)
 
 
 def _expect_pinned(live: Live, actor: Actor, file: int, kind: int, expected: int) -> None:

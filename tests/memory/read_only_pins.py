@@ -25,7 +25,7 @@ from hugepage_qa.process.actor import Actor
 READ_ONLY_PINS = Area("memory/read-only-pins", sizes=Sizes.ONCE)
 
 UNSHARE = "mm/gup.c FOLL_LONGTERM; mm/internal.h gup_must_unshare(); mm/memory.c do_wp_page()"
-FILES = "mm/gup.c FOLL_LONGTERM, writable_file_mapping_allowed() (84209e87c696, a6e79df92e4a)"
+FILES = "mm/gup.c FOLL_LONGTERM, writable_file_mapping_allowed(), gup_fast_folio_allowed() (84209e87c696, a6e79df92e4a)"
 READERS = "mm/process_vm_access.c process_vm_rw_single_vec(); mm/internal.h gup_must_unshare()"
 OLD, NEW, NEWER = 7, 8, 9
 #: what has base pages of memory pinned that its owner may only read, from an offset on, and tells what it read there
@@ -226,6 +226,10 @@ def _expect_pinned_to_be_read_alone(live: Live, file_system: str) -> None:
     with Registry(live, actor).registered(shared):
         live.expect("what is read of the page that is pinned", OLD, shared.read())
     with live.about("pinned to be written"):
+        live.expect_errno(errno.EFAULT, _pin_to_write, live, shared)
+    # a page that is mapped to be written is pinned without a look at its mapping
+    shared.touch(value=NEW)
+    with live.about("pinned to be written, mapped to be written"):
         live.expect_errno(errno.EFAULT, _pin_to_write, live, shared)
 
 

@@ -10,6 +10,7 @@ from functools import reduce
 from operator import or_
 
 from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_segments import Segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import moving
@@ -20,6 +21,8 @@ from hugepage_qa.process.actor_threads import Action, Came
 
 #: processes, or threads: twice as many as a throwaway machine has processors
 RACERS = 4
+#: of a processor's cache, in bytes: what is filled has a word in each
+LINE = 64
 #: some hundred rounds on a machine that has nothing else to do
 _SECONDS = 1.5
 #: thousands of rounds on a machine that has nothing else to do
@@ -36,6 +39,16 @@ def race(live: Live, file: HugeFile | None = None, *, noreserve: bool = False, o
     flags = _flags(live, file, shared=file is not None) | (live.host.uapi.map_noreserve if noreserve else 0)
     step = 0 if one_page else live.size
     return actor.race(RACERS, _SECONDS, live.size, flags, file.descriptor if file else -1, step)
+
+
+def race_to_attach(live: Live, segment: Segment) -> set[int]:
+    """Have RACERS processes attach ``segment``, fill all of it with the same, look for that, and detach it.
+
+    They do each of these at the same moment, many times, and in every other round the pages have been given back.
+    Returned is how many of them found all of it in a round, of all rounds. At last they end with it attached.
+    """
+    length = segment.pages * live.size
+    return segment.actor.race_to_attach(RACERS, _SECONDS, length, segment.identifier, LINE)
 
 
 def clash(

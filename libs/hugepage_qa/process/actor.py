@@ -110,6 +110,16 @@ class Actor:
         """
         return Came(int(self._ask("late-store", name, *(encode(argument) for argument in arguments))[0]))
 
+    def soft_dirty(self, address: int, rounds: int, clear_refs: int, pagemap: int) -> tuple[int, int]:
+        """Store at ``address`` right before and right after what was written is forgotten, and as often only before.
+
+        ``clear_refs`` and ``pagemap`` are descriptors of these files of the actor itself. Returned is after how many of
+        the ``rounds`` the base page was not soft-dirty though it was stored to, and after how many it was though not.
+        Raises Refused.
+        """
+        lost, kept = self._ask("soft-dirty", address, rounds, clear_refs, pagemap)
+        return int(lost), int(kept)
+
     def mmap(self, length: int, prot: int, flags: int, fd: int = -1, offset: int = 0, address: int = 0) -> int:
         """Map ``length`` bytes and return the address (mmap(2)). Raises Refused."""
         return self.call("mmap", address, length, prot, flags, fd, offset) % _WORD
@@ -163,7 +173,17 @@ class Actor:
         Raises Refused for a file that cannot be emptied.
         """
         outcomes = int(self._ask("race", processes, round(1000 * seconds), length, flags, fd, step)[0])
-        return {number for number in range(processes + 1) if outcomes >> number & 1}
+        return _numbers(outcomes, processes)
+
+    def race_to_attach(self, processes: int, seconds: float, length: int, identifier: int, step: int) -> set[int]:
+        """Have new ``processes`` attach a segment of ``length`` bytes, fill all of it, look at it, and detach it.
+
+        They do each of these at the same moment, for ``seconds``; in every other round its pages are given back before
+        they are filled, at multiples of ``step``. Returned is how many of them found all words in a round, of all
+        rounds. At last they attach it and end.
+        """
+        words = processes, round(1000 * seconds), length, identifier, -1, step
+        return _numbers(int(self._ask("attach", *words)[0]), processes)
 
     def tag(self, address: int, length: int, tag: int) -> None:
         """Give ``length`` bytes a ``tag``, which pointers to them need to have then (arm64, MTE). Raises Fault."""
@@ -247,6 +267,11 @@ def start_actor(program: Path) -> Iterator[Actor]:
     """Start the actor ``program`` (``build.build_actor``); it ends when the block does, and so do those it forked."""
     with start_link(program) as link:
         yield Actor(link, find_uapi(platform.machine()))
+
+
+def _numbers(outcomes: int, most: int) -> set[int]:
+    """Return the numbers up to ``most`` of the bits that are set."""
+    return {number for number in range(most + 1) if outcomes >> number & 1}
 
 
 def _buffers(words: Iterable[str]) -> tuple[bytes, ...]:

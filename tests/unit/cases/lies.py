@@ -314,6 +314,9 @@ _OTHER_VALUE: dict[str, Callable[..., str]] = {
     "run": _one_more,
     # in each round one more
     "race": lambda value: f"ok {int(value) << 1}",
+    "attach": lambda value: f"ok {int(value) << 1}",
+    # a store that nobody is told of
+    "soft-dirty": lambda lost, kept: f"ok {int(lost) + 1} {kept}",
     # each of the threads found what nobody had stored
     "clash": lambda rounds, came: f"ok {rounds} {'04' * (len(came) // 2)}",
     "stop": _others_found,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hugepage_qa.errors import InputError
+from hugepage_qa.kernel.uapi import AT_FDCWD
 from hugepage_qa.process import actor_link
 from hugepage_qa.process.actor import Actor, Fault, start_actor
 from hugepage_qa.process.actor_link import ActorGone, ActorStarved
@@ -97,6 +98,20 @@ def test_discard_of_what_is_not_mapped_is_refused(actor: Actor) -> None:
         actor.discard(0, PAGE, PAGE, PAGE)
     with pytest.raises(ValueError, match="malformed"):
         actor.discard(0, PAGE, 0, PAGE)
+
+
+def test_stores_that_are_not_told_of_are_counted(actor: Actor) -> None:
+    pagemap = actor.call("openat", AT_FDCWD, "/proc/self/pagemap", os.O_RDONLY, 0)
+    clear_refs = actor.call("openat", AT_FDCWD, "/proc/self/clear_refs", os.O_WRONLY, 0)
+    address = actor.mmap(PAGE, WRITABLE, PRIVATE)
+    nothing = actor.call("openat", AT_FDCWD, "/dev/null", os.O_WRONLY, 0)
+    # every new mapping is soft-dirty as a whole, and nobody has it forget
+    is_told = actor.soft_dirty(address, 3, nothing, pagemap) == (0, 3)
+    assert actor.soft_dirty(address, 3, clear_refs, pagemap) == ((0, 0) if is_told else (3, 0))
+    with pytest.raises(OSError, match="EBADF"):
+        actor.soft_dirty(address, 1, 99, pagemap)
+    with pytest.raises(OSError, match="EFAULT"):
+        actor.soft_dirty(0, 1, clear_refs, pagemap)
 
 
 def test_limits_of_who_starts_the_suite_are_none_of_the_actor(program: Path) -> None:

@@ -31,6 +31,21 @@ def test_those_that_race_tell_how_many_of_them_could_store(actor: Actor) -> None
             actor.race(processes, 0, PAGE, PRIVATE)
 
 
+def test_those_that_race_to_attach_a_segment_find_what_all_of_them_store(actor: Actor) -> None:
+    identifier = actor.call("shmget", 0, 2 * PAGE, 0o1600)
+    try:
+        assert actor.race_to_attach(3, 0.2, 2 * PAGE, identifier, 64) == {3}
+        address = actor.call("shmat", identifier, 0, 0)
+        # what was stored last: the number of the round, and how far it is from the start
+        last = actor.read(address)
+        assert last > 0
+        assert actor.check(address, 2 * PAGE, 64, last) == 0
+    finally:
+        actor.call("shmctl", identifier, 0, 0)
+    with pytest.raises(ValueError, match="lost"):
+        actor.race_to_attach(2, 0, PAGE, 1 << 30, 64)
+
+
 def test_threads_that_clash_tell_what_came_of_each_action(actor: Actor) -> None:
     touch, done = Action.TOUCH, Came.DONE
     assert actor.threads.clash([touch] * 4, 0.1, PAGE, PRIVATE) == [done] * 4

@@ -9,6 +9,11 @@
  *     call NAME ARGUMENT...              a system call of its table
  *     late-store NAME ADDRESS...         store at the address, the first argument, make the call, and store there again
  *                                        before anything else; the value is what came of that: enum came
+ *     soft-dirty ADDRESS ROUNDS CLEAR_REFS PAGEMAP
+ *                                        so many times store at the address, have what was written forgotten by a
+ *                                        descriptor of clear_refs, store there again before anything else, and look
+ *                                        into pagemap; and the same without the second store. Two values: how often the
+ *                                        page was not soft-dirty with it, and how often it was without
  *     discard ADDRESS LENGTH STEP BYTES [ADVICE]
  *                                        give BYTES back at each multiple of STEP, by MADV_DONTNEED or ADVICE
  *     compute MILLISECONDS               use that much time of a CPU, and touch no memory but the stack
@@ -33,11 +38,16 @@
  *     fork                               the answer carries the socket of the child
  *     exec [ENVIRONMENT COUNT LENGTH]    the program begins anew, in the same process: with a variable, and COUNT
  *                                        arguments of LENGTH bytes; the value is how many of these are not as they were
- *   same_moment.c
+ *   race.c
  *     race PROCESSES MILLISECONDS LENGTH FLAGS FD STEP
  *         For that time, again and again, new PROCESSES map LENGTH bytes at the same moment, each a multiple of STEP
  *         further into FD, store there at the same moment, and unmap them; then the file is emptied. Bit N: in a round
  *         N of them stored.
+ *     attach PROCESSES MILLISECONDS LENGTH IDENTIFIER -1 STEP
+ *         As race with a segment of LENGTH bytes: they attach it, fill all of it with the same, see fill, look for that,
+ *         and detach it, each at the same moment; in every other round its pages are given back before they are filled.
+ *         Then all attach it once more, and end. Bit N: in a round N of them found what was stored.
+ *   same_moment.c
  *     clash ACTIONS MILLISECONDS LENGTH FLAGS FD [ALIGNED]
  *         For that time, again and again, LENGTH bytes are mapped, a thread for each byte of ACTIONS, see act(), does
  *         that to them at the same moment, and looks at them when all have; then they are unmapped, and the file
@@ -77,7 +87,8 @@ static const struct {
 	{"call", answer_call},	   {"discard", answer_discard}, {"compute", answer_compute}, {"wake", answer_wake},
 	{"malloc", answer_malloc}, {"free", answer_free},	{"libc", answer_libc},	     {"fork", answer_fork},
 	{"exec", answer_exec},	   {"race", answer_race},	{"clash", answer_clash},     {"stop", answer_stop},
-	{"late-store", answer_late_store}, {"broken", answer_broken},
+	{"late-store", answer_late_store}, {"broken", answer_broken}, {"soft-dirty", answer_soft_dirty},
+	{"attach", answer_attach},
 };
 
 /* Whether the name of a system call follows ``verb``. */

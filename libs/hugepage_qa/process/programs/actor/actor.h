@@ -42,6 +42,9 @@ void catch_faults(void);
 int answer_access(const char *verb);
 void answer_broken(void);
 int store(volatile uint64_t *word, uint64_t value);
+/* As the requests of these names, with their arguments; what check_words() finds may be WRONG. */
+int fill_words(const uint64_t *a);
+int check_words(const uint64_t *a);
 /* Look for ``value`` in a word, and for ``beside`` in the next one. */
 int look(volatile uint64_t *word, uint64_t value, uint64_t beside);
 int came_of_words(const uint64_t *found, uint64_t value, uint64_t beside);
@@ -57,6 +60,7 @@ long make_call(const char *name, const long *a);
 long milliseconds(clockid_t clock);
 void answer_call(void);
 void answer_late_store(void);
+void answer_soft_dirty(void);
 void answer_discard(void);
 void answer_compute(void);
 void answer_wake(void);
@@ -71,9 +75,24 @@ void answer_exec(void);
 /* How many of the arguments that exec gave this program are not as they were. */
 long wrong_arguments(long count, char **words, long length);
 
-/* ---- same_moment.c: many that do something at the same moment, again and again ---- */
+/* ---- race.c: processes that do something at the same moment, again and again ---- */
 
+enum { RACERS = 32 };
+
+/* How many come to each meeting, and how often one has come. */
+struct meetings {
+	long comers, come;
+};
+
+/* Go on when all have come. */
+void meet(struct meetings *meetings, long *mine);
+/* That of the request, if it has one; 0 unless that fails. */
+int empty_file(void);
 void answer_race(void);
+void answer_attach(void);
+
+/* ---- same_moment.c: threads that do so ---- */
+
 void answer_clash(void);
 
 /* ---- repeaters.c: threads that go on while other requests are answered ---- */

@@ -120,6 +120,44 @@ void answer_late_store(void)
 	answer_value(store(word, 2));
 }
 
+/* ---- soft-dirty ---- */
+
+/* Bit 55 of an entry of pagemap, Documentation/admin-guide/mm/pagemap.rst; -1 where there is none to be read. */
+static int is_soft_dirty(int pagemap, long address)
+{
+	uint64_t entry;
+	off_t place = address / sysconf(_SC_PAGESIZE) * (off_t)sizeof(entry);
+
+	return pread(pagemap, &entry, sizeof(entry), place) == sizeof(entry) ? (int)(entry >> 55 & 1) : -1;
+}
+
+/* The processor knows the page as one that was written when that is forgotten of it, and stores before anything else. */
+void answer_soft_dirty(void)
+{
+	volatile uint64_t *word = word_at(arguments[0]);
+	int clear_refs = (int)arguments[2], pagemap = (int)arguments[3];
+	long lost = 0, kept = 0;
+
+	for (long round = 0; round < arguments[1]; round++) {
+		for (int stores = 1; stores >= 0; stores--) {
+			int is_dirty;
+
+			if (store(word, (uint64_t)round) != DONE)
+				return answer_error(EFAULT);
+			if (write(clear_refs, "4", 1) != 1)
+				return answer_error(errno);
+			if (stores && store(word, (uint64_t)round + 1) != DONE)
+				return answer_error(EFAULT);
+			is_dirty = is_soft_dirty(pagemap, arguments[0]);
+			if (is_dirty < 0)
+				return answer_error(errno);
+			lost += stores && !is_dirty;
+			kept += !stores && is_dirty;
+		}
+	}
+	answer_text(-1, "ok %ld %ld", lost, kept);
+}
+
 /* ---- the C library ---- */
 
 void answer_libc(void)

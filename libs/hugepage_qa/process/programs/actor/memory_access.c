@@ -237,6 +237,28 @@ int store(volatile uint64_t *word, uint64_t value)
 	return DONE;
 }
 
+int fill_words(const uint64_t *a)
+{
+	if (sigsetjmp(before_access, 1))
+		return came_of_fault();
+	in_access = 1;
+	fill(a);
+	in_access = 0;
+	return DONE;
+}
+
+int check_words(const uint64_t *a)
+{
+	long wrong;
+
+	if (sigsetjmp(before_access, 1))
+		return came_of_fault();
+	in_access = 1;
+	wrong = check(a);
+	in_access = 0;
+	return wrong ? WRONG : DONE;
+}
+
 int came_of_words(const uint64_t *found, uint64_t value, uint64_t beside)
 {
 	if (found[0] == value && found[1] == beside)

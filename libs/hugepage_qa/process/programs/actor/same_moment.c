@@ -1,125 +1,21 @@
-/* Processes that race, and threads that clash: what many do at the same moment, again and again, to the same pages. */
+/* Threads that clash: what many do at the same moment, again and again, to the same pages. */
 #define _GNU_SOURCE
 #include "actor.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum { RACERS = 32, MOST_SECONDS = 240 };
-
-/* How many come to each meeting, and how often one has come. */
-struct meetings {
-	long comers, come;
-};
-
-/* Go on when all have come, as nearly at the same moment as their processors allow: nobody has to be woken. */
-static void meet(struct meetings *meetings, long *mine)
-{
-	++*mine;
-	__atomic_add_fetch(&meetings->come, 1, __ATOMIC_SEQ_CST);
-	while (__atomic_load_n(&meetings->come, __ATOMIC_SEQ_CST) <
-	       *mine * __atomic_load_n(&meetings->comers, __ATOMIC_SEQ_CST))
-		sched_yield();
-}
-
-/* Of a race on a file; 0 unless that fails. */
-static int empty_file(void)
-{
-	return arguments[4] < 0 ? 0 : ftruncate((int)arguments[4], 0);
-}
 
 static void *map_at(void *place, int flags)
 {
 	return mmap(place, (size_t)arguments[2], PROT_READ | PROT_WRITE, (int)arguments[3] | flags, (int)arguments[4], 0);
 }
 
-/* ---- processes ---- */
-
-/* What those that race share: how many stored in this round, and in all rounds. */
-struct race {
-	struct meetings meetings;
-	long stored, is_over, ended;
-	uint64_t outcomes;
-};
-
-static void run_race(struct race *race, long number)
-{
-	struct meetings *meetings = &race->meetings;
-	size_t length = (size_t)arguments[2];
-	long mine = 0, offset = number * arguments[5], end = milliseconds(CLOCK_MONOTONIC) + arguments[1];
-
-	for (meet(meetings, &mine); !race->is_over; meet(meetings, &mine)) {
-		void *memory;
-
-		memory = mmap(NULL, length, PROT_READ | PROT_WRITE, (int)arguments[3], (int)arguments[4], offset);
-		meet(meetings, &mine);
-		if (memory != MAP_FAILED && store(memory, 1) == DONE)
-			__atomic_add_fetch(&race->stored, 1, __ATOMIC_SEQ_CST);
-		meet(meetings, &mine);
-		if (memory != MAP_FAILED)
-			munmap(memory, length);
-		meet(meetings, &mine);
-		if (number)
-			continue;
-		race->outcomes |= (uint64_t)1 << race->stored;
-		race->stored = 0;
-		race->is_over = empty_file() || milliseconds(CLOCK_MONOTONIC) >= end;
-	}
-	__atomic_add_fetch(&race->ended, 1, __ATOMIC_SEQ_CST);
-}
-
-void answer_race(void)
-{
-	long processes = arguments[0];
-	struct race *race;
-	pid_t racers[RACERS], parent = getpid();
-
-	if (processes < 1 || processes > RACERS)
-		return answer_malformed();
-	race = mmap(NULL, sizeof(*race), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (race == MAP_FAILED || empty_file())
-		return answer_error(errno);
-	race->meetings.comers = processes;
-	for (long number = 0; number < processes; number++) {
-		racers[number] = fork();
-		if (racers[number] > 0)
-			continue;
-		if (racers[number] < 0) {
-			int error = errno;
-
-			for (long started = 0; started < number; started++) {
-				kill(racers[started], SIGKILL);
-				waitpid(racers[started], NULL, 0);
-			}
-			munmap(race, sizeof(*race));
-			return answer_error(error);
-		}
-		prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-		/* those that wait for one that was killed do so until here */
-		alarm(MOST_SECONDS);
-		if (getppid() == parent)
-			run_race(race, number);
-		_exit(0);
-	}
-	/* the kernel reaps them, and tells no status: waiting ends when they have */
-	for (long number = 0; number < processes; number++)
-		waitpid(racers[number], NULL, 0);
-	if (race->ended == processes)
-		answer_value((long)race->outcomes);
-	else
-		answer_text(-1, "lost");
-	munmap(race, sizeof(*race));
-}
-/* ---- threads ---- */
 /* What the threads of a clash share; ``elsewhere`` is a place that is free. */
 static struct {
 	struct meetings meetings;

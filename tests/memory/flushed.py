@@ -1,16 +1,19 @@
 """Who writes memory that was just moved, unmapped, protected or forked: no processor knows the old place any more."""
 
 import mmap
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import need_soft_dirty, while_nothing_moves
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import PAGEMAP, WORD, Memory
 from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
-from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
 from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor_threads import Came
@@ -30,6 +33,8 @@ CALLS = (
 #: a processor may have forgotten the page by chance
 _ROUNDS = 3
 _SECONDS = 0.02
+#: of what is written and forgotten, in one request
+_OFTEN = 500
 _LARGE = 256 * MIB
 #: what Actor.late_store() leaves there at first
 _STORED = 1
@@ -98,6 +103,41 @@ def hugetlb_pages(live: Live) -> None:
             if not shared:
                 _expect_unseen(live, make)
             live.expect_pool(nr=2, free=2)
+
+
+@FLUSHED.case(
+    "what a process stores as soon as its write to clear_refs has returned is soft-dirty, where it has stored right"
+    " before that, too, and what it stored before is not",
+    "Documentation/admin-guide/mm/soft-dirty.rst; fs/proc/task_mmu.c clear_refs_write() (912efa17e512),"
+    " clear_soft_dirty_pmd()",
+    since="5.11",
+)
+def written_after_clear_refs(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    let_rest(live)
+    for make in (huge_pages, base_pages, mapped_in_parts, shared_huge_pages, shared_base_pages):
+        with live.about(make.__name__):
+            memory = make(live)
+            need_soft_dirty(live, memory)
+            for place in (0, memory.size - WORD):
+                _expect_soft_dirty(live, memory, place)
+            memory.actor.end()
+
+
+def _expect_soft_dirty(live: Live, memory: Memory, place: int) -> None:
+    """Expect stores to be told of when they come right after clear_refs was written, and no others."""
+    actor = memory.actor
+    clear_refs, pagemap = live.open(actor, "/proc/self/clear_refs", os.O_WRONLY), live.open(actor, PAGEMAP, os.O_RDONLY)
+
+    def attempt() -> tuple[tuple[int, int], bool]:
+        lost, kept = actor.soft_dirty(memory.address + place, _OFTEN, clear_refs, pagemap)
+        return (lost, kept), not lost and not kept
+
+    lost, kept = while_nothing_moves(live, attempt)
+    live.expect(f"stores right after clear_refs, of {_OFTEN}, that are not soft-dirty", 0, lost)
+    live.expect(f"stores before clear_refs, of {_OFTEN}, that are soft-dirty still", 0, kept)
+    for descriptor in (clear_refs, pagemap):
+        actor.call("close", descriptor)
 
 
 def _hugetlb_page(live: Live, *, shared: bool) -> Memory:

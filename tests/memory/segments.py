@@ -24,6 +24,7 @@ from hugepage_qa.cases.hugetlb_segments import (
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import limit_locked_memory
 from hugepage_qa.cases.places import free_place
+from hugepage_qa.cases.race import LINE, RACERS, race_to_attach
 from hugepage_qa.kernel.proc_tables import read_segment_sizes
 from hugepage_qa.kernel.uapi import HUGE_MASK, HUGE_SHIFT, NOBODY, RLIMIT_MEMLOCK
 from hugepage_qa.machine.host import ObservedTree
@@ -34,6 +35,7 @@ from hugepage_qa.process.actor import Refused
 
 SEGMENTS = Area("memory/segments")
 GET = f"{HUGETLB_DOC} SHM_HUGETLB; shmget(2); ipc/shm.c newseg()"
+FAULT = "mm/hugetlb.c hugetlb_fault(), hugetlb_fault_mutex_table"
 GROUP = f"{HUGETLB_DOC} /proc/sys/vm/hugetlb_shm_group; fs/hugetlbfs/inode.c can_do_hugetlb_shm()"
 KEY = 0x48504741
 _ADDRESSES = 1 << 64
@@ -82,8 +84,9 @@ def touched_pages_are_resident(live: Live) -> None:
 
 
 @SEGMENTS.case(
-    "a removed segment is for all who have it attached, sees what each of them writes, and goes with the last of them",
-    GET,
+    "a removed segment is for all who have it attached, sees what each of them writes, and goes with the last of them:"
+    " then nobody can attach it, ask for it, change or remove it",
+    f"{GET}; shmat(2), shmctl(2) EINVAL",
     pages=1,
 )
 def removed_while_attached(live: Live) -> None:
@@ -100,7 +103,30 @@ def removed_while_attached(live: Live) -> None:
         live.expect_pool(nr=1, free=0)
         child.actor.end()
     live.expect_pool(nr=1, free=1)
-    live.expect_errno(errno.EINVAL, segment.attach)
+    for use in (segment.attach, segment.status, segment.remove):
+        live.expect_errno(errno.EINVAL, use)
+    live.expect_errno(errno.EINVAL, segment.change, 0, 0o600)
+
+
+@SEGMENTS.case(
+    "processes that attach a segment at the same moment, fill it, look at it and detach it, with pages that are there"
+    " and others, find what they stored; at last nobody has it attached, and each page is given back",
+    f"{GET}, shm_open(), shm_close(); shmctl(2) IPC_STAT shm_nattch; {FAULT}",
+    sizes=Sizes.BUDDY,
+    pages=2,
+)
+def attached_at_the_same_moment(live: Live) -> None:
+    segment = get_segment(live, 2 * live.size)
+    live.expect("processes that found what all stored", {RACERS}, race_to_attach(live, segment))
+    live.expect("shm_nattch", 0, segment.status().attachments)
+    live.expect_pool(nr=2, free=0)
+    memory = segment.attach()
+    last = memory.actor.check(memory.address, memory.length, LINE, memory.read())
+    live.expect("words that are not what was stored last", 0, last)
+    live.expect("shm_nattch", 1, segment.status().attachments)
+    segment.detach(memory)
+    segment.remove()
+    live.expect_pool(nr=2, free=2)
 
 
 @SEGMENTS.case("a size is rounded up to whole pages", GET, pages=2)

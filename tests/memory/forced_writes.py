@@ -9,9 +9,11 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty_pages
 from hugepage_qa.cases.forced_writes import FORCED_VALUE, forced_write, need_forced_writes
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_policy import huge_pages, huge_zeroes
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import advised, expect_all_huge, huge_pages, huge_zeroes, set_policy
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import PROT_NONE
@@ -51,6 +53,41 @@ def read_only(live: Live) -> None:
         live.expect("words that changed, but for these", 0, written.wrong(0, written.length) - len(places))
         other.expect_filled()
         parent.actor.end()
+
+
+@FORCED.case(
+    "what a debugger writes into memory that its owner may only read, or not use at all, and that nobody has touched,"
+    " is in a huge page where the policy has some, zero beside it, which the owner still may not write",
+    f"{DOC}; mm/huge_memory.c __do_huge_pmd_anonymous_page() maybe_pmd_mkwrite(); mm/memory.c do_anonymous_page()",
+)
+def untouched(live: Live) -> None:
+    need_forced_writes(live)
+    size = pmd_size(live)
+    for enabled, prot, first in product(("madvise", "never"), (PROT_NONE, mmap.PROT_READ), (0, 2)):
+        set_policy(live, enabled)
+        with_blocks(live, size, 1)
+        memory = advised(live)
+        memory.protect(prot)
+        places = _places(live, memory)
+        # the page comes with the first of them
+        for offset in places[first:] + places[:first]:
+            live.expect("bytes written", WORD, forced_write(live, memory, offset))
+            for place in places:
+                live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + place, OLD)
+        with live.about(f"enabled={enabled}, protection {prot}"):
+            # what may not be used at all smaps passes over before Linux 6.6 (8b9c1cc0418a)
+            memory.protect(mmap.PROT_READ)
+            if enabled == "never":
+                memory.expect_huge(0)
+            else:
+                expect_all_huge(live, memory, "of memory that was written by a debugger")
+            live.expect("what its owner reads", [FORCED_VALUE] * len(places), _words(memory, places))
+            live.expect("words that are not zero", len(places), memory.nonzero(0, memory.length))
+            live.expect_signal(signal.SIGSEGV, memory.touch)
+            memory.protect(READ_WRITE)
+            memory.fill(OLD)
+            memory.expect_filled(OLD)
+        memory.actor.end()
 
 
 @FORCED.case(

@@ -13,7 +13,7 @@ from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, bind, node_of
 from hugepage_qa.cases.places import free_place, memory_of_one_table, place_of_a_table
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import MADV_DONTNEED
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -25,9 +25,12 @@ SHARED = "mm/hugetlb.c huge_pmd_share(), huge_pmd_unshare()"
 _CUT_OFF = 4 * GIB
 
 
-def of_two_processes(live: Live) -> tuple[Memory, Memory]:
-    """Return memory as two processes see it through one page table; its first page is there, and holds 1."""
-    ours = memory_of_one_table(live)
+def of_two_processes(live: Live, file: HugeFile | None = None) -> tuple[Memory, Memory]:
+    """Return memory as two processes see it through one page table; its first page is there, and holds 1.
+
+    It is anonymous, or that of ``file``.
+    """
+    ours = memory_of_one_table(live, file.actor, file.descriptor) if file else memory_of_one_table(live)
     ours.touch()
     theirs = ours.fork()
     # a fork leaves the table to the first access
@@ -171,24 +174,39 @@ def parts(live: Live) -> None:
 
 
 @SHARED_TABLES.case(
-    "memory that one process moves is at its new place for it, where it was for the other one, and the same memory",
+    "memory that one process moves, to a free place or in place of another mapping of the file, is at its new place for"
+    " it, where it was for the other one, and the same memory",
     f"mremap(2); {SHARED}, move_hugetlb_page_tables()",
     pages=2,
     since="5.16",
 )
 def moved(live: Live) -> None:
     _need_length_that_moves(live)
-    ours, theirs = of_two_processes(live)
-    there = ours.moved_to(free_place(live, ours.actor, ours.pages))
-    live.expect_signal(signal.SIGSEGV, ours.read)
-    live.expect("what is where it was moved", 1, there.read())
-    for page, (writer, reader) in enumerate(((theirs, there), (there, theirs))):
-        writer.touch(page, 5)
-        live.expect("what the other process sees", 5, reader.read(page))
-    live.expect_pool(nr=2, free=0)
-    there.unmap()
-    live.expect("what is left", (5, 5), (theirs.read(0), theirs.read(1)))
-    live.expect_pool(nr=2, free=0)
+    for replaces in (False, True):
+        file = new_memfd(live, pages=live.mmu.table(live.size) // live.size)
+        ours, theirs = of_two_processes(live, file)
+        place = _place_of_two_tables(live, ours)
+        if replaces:
+            live.map(ours.pages, ours.actor, shared=True, noreserve=True, fd=file.descriptor, at=place, flags=MAP_FIXED)
+        there = ours.moved_to(place)
+        with live.about(f"in place of another mapping {replaces}"):
+            live.expect_signal(signal.SIGSEGV, ours.read)
+            live.expect("what is where it was moved", 1, there.read())
+            for page, (writer, reader) in enumerate(((theirs, there), (there, theirs))):
+                writer.touch(page, 5)
+                live.expect("what the other process sees", 5, reader.read(page))
+            live.expect_pool(nr=2, free=0)
+            there.unmap()
+            live.expect("what is left", (5, 5), (theirs.read(0), theirs.read(1)))
+            live.expect_pool(nr=2, free=0)
+        file.actor.end()
+        live.expect_pool(nr=2, free=2)
+
+
+def _place_of_two_tables(live: Live, memory: Memory) -> int:
+    """Return a free place for ``memory`` where its page table could not be shared: moved_alone() has the others."""
+    place = free_place(live, memory.actor, memory.pages + 1)
+    return place if place % live.mmu.table(live.size) else place + live.size
 
 
 def _need_length_that_moves(live: Live) -> None:

@@ -182,6 +182,35 @@ def punch_a_hole(live: Live) -> None:
 
 
 @FALLOCATE.case(
+    "a hole gives back each page that lies in it as a whole, and no other one, wherever the file ends: in that page, in"
+    " front of it or behind it",
+    f"{PUNCH}; fallocate(2): whole blocks are removed from the file",
+    pages=2,
+)
+def punch_where_the_file_ends(live: Live) -> None:
+    size = live.size
+    ends = 1, size - 1, size, 2 * size - 1, size + 1
+    holes = (
+        *((size - 1, 2), (1, 2 * size - 2), (0, size), (0, size + 1), (size, size), (1, 2 * size - 1)),
+        *((0, 1), (1, size), (0, 2 * size - 1), (0, 2 * size)),
+    )
+    rows = list(product(file_of_each_kind(live), ends))
+    # each page of a hole is cleared again, which takes seconds with gigantic pages
+    for file, end in rows[-1:] if live.is_gigantic else rows:
+        file.actor.call("fallocate", file.descriptor, 0, 0, end)
+        for offset, length in holes[-4:] if live.is_gigantic else holes:
+            file.allocate(2, mode=FALLOC_FL_KEEP_SIZE)
+            live.expect_pool(nr=2, free=0)
+            file.punch_bytes(offset, length)
+            with live.about(f"a hole of {length} bytes at {offset} in a file of {end} bytes"):
+                whole = sum(offset <= page * size and (page + 1) * size <= offset + length for page in (0, 1))
+                live.expect_pool(nr=2, free=whole)
+                live.expect("the size of the file", end, file.size)
+        file.truncate(0)
+        live.expect_pool(nr=2, free=2)
+
+
+@FALLOCATE.case(
     "a hole takes no private copy of its pages: who wrote it, and a child, keep what is in it",
     "mmap(2) MAP_PRIVATE; mm/truncate.c truncate_pagecache_range(); fs/hugetlbfs/inode.c hugetlb_vmdelete_list()",
     pages=3,

@@ -8,9 +8,11 @@ from functools import partial
 from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty
+from hugepage_qa.cases.file_status import FileStatus
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, open_file
 from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, expect_private_and_shared, forked
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_NORESERVE, get_segment
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, Memory
 from hugepage_qa.cases.places import memory_of_one_table, ordinary_memory
@@ -221,6 +223,43 @@ def truncated_pages_are_not_counted(live: Live) -> None:
     for memory in (ours, theirs):
         expect_hugetlb(live, memory, shared=1)
     live.expect_pool(nr=2, free=1)
+
+
+@ACCOUNTING.case(
+    "each mapping of a file shows the device and the inode number that stat(2) tells of it, and where in the file it"
+    " begins: shared or private, in a child and in others that open the file, and when a part is protected; no two"
+    " files of a file system have one number; that of a segment is its identifier",
+    f"{PROC_DOC} /proc/PID/maps; inode(7) st_dev, st_ino; fs/proc/task_mmu.c show_map_vma(); fs/hugetlbfs/inode.c"
+    " hugetlbfs_get_inode(); ipc/shm.c newseg()",
+)
+def inodes_of_mappings(live: Live) -> None:
+    mount = live.mount()
+    of_a_mount = [open_file(live, f"{mount}/{name}") for name in ("first", "second")]
+    for kind, files in (("hugetlbfs", of_a_mount), ("memfd", [new_memfd(live) for _file in range(2)])):
+        told = [file.status() for file in files]
+        live.expect(f"inode numbers of two files, {kind}", 2, len({each.inode for each in told}))
+        for file, its in zip(files, told, strict=True):
+            _expect_shown_in_mappings(live, file, its)
+    segments = [get_segment(live, live.size, flags=0o600 | IPC_CREAT | SHM_NORESERVE) for _segment in range(2)]
+    for segment in segments:
+        shown = [segment.attach(actor).smaps().inode for actor in (segment.actor, live.actor())]
+        live.expect("inode of a segment", [segment.identifier] * 2, shown)
+    live.expect_pool(nr=0, free=0)
+
+
+def _expect_shown_in_mappings(live: Live, file: HugeFile, told: FileStatus) -> None:
+    """Expect mappings of ``file`` in three processes to show what stat(2) has told, and which pages of it they are."""
+    whole = file.map(2, noreserve=True)
+    second = file.map(1, first=1, shared=False, noreserve=True)
+    child = file.actor.fork()
+    whole.protect(mmap.PROT_READ, 1)
+    theirs = open_again(live, file).map(2, noreserve=True)
+    for first, memory in ((0, whole), (1, second), (0, whole.seen_by(child)), (1, second.seen_by(child)), (0, theirs)):
+        for page in range(memory.pages):
+            mapping = memory.smaps(page)
+            offset = mapping.offset + memory.at(page) - mapping.start
+            expected = told.device, told.inode, (first + page) * live.size
+            live.expect("device, inode and offset in smaps", expected, (mapping.device, mapping.inode, offset))
 
 
 @ACCOUNTING.case(

@@ -22,10 +22,11 @@ Moment = tuple[int, int]
 class FileStatus:
     """What statx(2) tells of a file: moments in seconds and nanoseconds, sizes in bytes.
 
-    ``block_size`` is that in which it is best read and written, ``direct_alignment`` what O_DIRECT carries multiples
-    of, 0 where that is not told.
+    ``device`` is that of its file system, as /proc/PID/maps shows it, ``block_size`` that in which it is best read and
+    written, ``direct_alignment`` what O_DIRECT carries multiples of, 0 where that is not told.
     """
 
+    device: str
     inode: int
     type: int
     mode: int
@@ -46,7 +47,9 @@ def file_status(uapi: Uapi, statx: bytes) -> FileStatus:
     words = uapi.unpack(_STATX, statx[:_STATX_END])
     _mask, block_size, _attributes, links, owner, group, mode, _spare, inode, size, blocks, _known = words[:12]
     accessed, _born, changed, modified = ((words[at], words[at + 1]) for at in range(12, 24, 3))
+    _major_of_it, _minor_of_it, major, minor = words[24:28]
     return FileStatus(
+        device=f"{major:02x}:{minor:02x}",
         inode=inode,
         type=mode & ~_PERMISSIONS,
         mode=mode & _PERMISSIONS,

@@ -13,7 +13,9 @@ from hugepage_qa.cases.merged_pages import (
     KSM_DOC,
     await_merged,
     base_page_count,
+    counted_of_process,
     expect_all_merged,
+    merged_pair,
     shared_frames,
     start_merging,
 )
@@ -161,11 +163,10 @@ def _expect_lost(live: Live, lose: Callable[[Live, Memory], int]) -> None:
 
 
 def _zero_pages(live: Live, memory: Memory) -> int:
-    text = ObservedTree(live.host).read(f"proc/{memory.actor.pid}/ksm_stat") or ""
-    found = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
+    found = counted_of_process(live, memory)
     if _ZERO_PAGES not in found:
         raise CannotRun(f"this kernel has no {_ZERO_PAGES} in /proc/PID/ksm_stat")
-    return int(found[_ZERO_PAGES])
+    return found[_ZERO_PAGES]
 
 
 def _write(live: Live, memory: Memory) -> int:
@@ -223,7 +224,7 @@ _LOSSES = (_write, _give_back, _unmap, _collapse, _protect, _move, _unmerge)
     f"{KSM_DOC} MADV_UNMERGEABLE; madvise(2); mm/ksm.c ksm_madvise(), unmerge_ksm_pages()",
 )
 def parts_not_to_be_merged(live: Live) -> None:
-    memory, equal = _merged_pair(live)
+    memory, equal = merged_pair(live)
     child = memory.fork()
     count, half = base_page_count(live, memory), memory.size // live.base_page // 2
     merged = set(range(count))
@@ -256,7 +257,7 @@ def parts_not_to_be_merged(live: Live) -> None:
 def all_unmerged(live: Live) -> None:
     if live.host.has_others:
         raise CannotRun("others use this machine, and what is merged of theirs may have no room")
-    memory, equal = _merged_pair(live)
+    memory, equal = merged_pair(live)
     count = base_page_count(live, memory)
     for run, merged in (("2", 0), ("1", count)):
         live.host.write(f"{DIRECTORY}/run", run)
@@ -271,14 +272,6 @@ def all_unmerged(live: Live) -> None:
             for each in (memory, equal):
                 _expect_in_smaps(live, each, merged)
                 each.expect_filled()
-
-
-def _merged_pair(live: Live) -> tuple[Memory, Memory]:
-    """Return memory of two huge pages of two processes, of which all base pages are merged. Raises CannotRun."""
-    start_merging(live)
-    memory, equal = huge_pages(live, 2), huge_pages(live, 2)
-    expect_all_merged(live, memory, equal)
-    return memory, equal
 
 
 def _expect_merged(live: Live, memory: Memory, other: Memory, merged: set[int]) -> None:

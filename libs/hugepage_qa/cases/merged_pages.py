@@ -6,6 +6,7 @@ from collections.abc import Callable
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
+from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.kernel.ksm import DIRECTORY, has_ksm
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_MERGEABLE
@@ -60,6 +61,17 @@ def expect_all_merged(live: Live, memory: Memory, other: Memory) -> None:
     live.expect("base pages with one frame for both", base_page_count(live, memory), found)
 
 
+def merged_pair(live: Live, pages: int = 2) -> tuple[Memory, Memory]:
+    """Return ``pages`` huge pages of each of two processes, of which all base pages are merged.
+
+    Raises as ``huge_pages`` and ``await_merged`` do.
+    """
+    start_merging(live)
+    memory, equal = huge_pages(live, pages), huge_pages(live, pages)
+    expect_all_merged(live, memory, equal)
+    return memory, equal
+
+
 def await_full_scans(live: Live) -> None:
     """Wait until ksmd has had its time, whatever it has to merge. Raises as ``await_merged`` does."""
     first = _full_scans(live)
@@ -96,6 +108,14 @@ def _frames(memory: Memory) -> list[int]:
 def base_page_count(live: Live, memory: Memory) -> int:
     """Return how many base pages ``memory`` is."""
     return memory.length // live.base_page
+
+
+def counted_of_process(live: Live, memory: Memory) -> dict[str, int]:
+    """Return the counters that ksm_stat shows of the process of ``memory``, none before Linux 6.1."""
+    text = ObservedTree(live.host).read(f"proc/{memory.actor.pid}/ksm_stat") or ""
+    words = (line.split() for line in text.splitlines())
+    # ksm_process_profit may be below 0, what others tell is no number
+    return {name: int(count) for name, count in words if count.removeprefix("-").isdecimal()}
 
 
 def _full_scans(live: Live) -> int:

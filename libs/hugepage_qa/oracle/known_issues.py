@@ -44,6 +44,7 @@ class Quirk(Enum):
     ZEROES_LOSE_MARKS = "zeroes-lose-marks"
     HUGE_ZEROES_UNTOLD = "huge-zeroes-untold"
     MERGING_ENDS_SOFT_DIRTY = "merging-ends-soft-dirty"
+    CLOSED_MEMORY_STAYS_MERGED = "closed-memory-stays-merged"
     MOVED_TABLES_NOT_SOFT_DIRTY = "moved-tables-not-soft-dirty"
     SMALLER_COLLAPSE_MEETS_OWN_REFERENCES = "smaller-collapse-meets-own-references"
     BUFFER_NOT_CLEARED = "buffer-not-cleared"

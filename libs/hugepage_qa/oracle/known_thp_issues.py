@@ -281,6 +281,18 @@ THP_ISSUES = by_quirk(
         seen="6.1.176, 6.12.117, 7.3.4",
     ),
     KnownIssue(
+        quirk=Quirk.CLOSED_MEMORY_STAYS_MERGED,
+        summary="MADV_UNMERGEABLE succeeds, and leaves merged what nobody may access",
+        example="4 MiB of base pages that KSM has merged, PROT_NONE, 5 of them written by a debugger, "
+        "MADV_UNMERGEABLE: the other 1019 have the frames of another process still",
+        cause="break_ksm() looks for each page by follow_page(), for which gup_can_follow_protnone() lets FOLL_FORCE "
+        "alone pass what is closed (474098edac26)",
+        since=KernelVersion(6, 1),
+        until=KernelVersion(6, 2),
+        fix="mm/ksm: convert break_ksm() to use walk_page_range_vma() (d7c0e68dab98); 6.1.y is without it",
+        seen="6.1.176; right on 6.12.117, 7.3.4",
+    ),
+    KnownIssue(
         quirk=Quirk.MOVED_TABLES_NOT_SOFT_DIRTY,
         summary="memory that mremap() moves with its page tables is not soft-dirty at the new address: who saves what "
         "was written since is not told that something else is there",

@@ -2,17 +2,26 @@
 
 import errno
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.merged_pages import KSM_DOC, await_merged, base_page_count, shared_frames, start_merging
+from hugepage_qa.cases.merged_pages import (
+    KSM_DOC,
+    await_full_scans,
+    await_merged,
+    base_page_count,
+    counted_of_process,
+    merged_pair,
+    shared_frames,
+    start_merging,
+)
 from hugepage_qa.cases.thp_memory import need_blocks
 from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_MERGEABLE
+from hugepage_qa.kernel.uapi import MADV_MERGEABLE, MADV_UNMERGEABLE
 from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -25,6 +34,8 @@ _LIMIT = f"{DIRECTORY}/max_page_sharing"
 _LEAST_LIMIT = 2
 #: include/uapi/linux/prctl.h
 _PR_SET_MEMORY_MERGE, _PR_GET_MEMORY_MERGE = 67, 68
+#: of ksm_stat: base pages of a process that are merged, and that ksmd looks at
+_COUNTERS = "ksm_merging_pages", "ksm_rmap_items"
 #: of VmFlags
 _MERGEABLE = "mg"
 
@@ -151,6 +162,77 @@ def process_as_a_whole(live: Live) -> None:
         each.fill(_NEW_VALUE)
     for each in (child, equal):
         each.expect_filled()
+
+
+@OFTEN.case(
+    "PR_SET_MEMORY_MERGE is kept by execve(2), in a process and in a child that has it from its parent: all that comes"
+    " then is merged with equal memory; so is that it was taken back, or never set",
+    "PR_SET_MEMORY_MERGE(2const); include/linux/ksm.h ksm_execve() (3c6f33b7273a, 3a9e567ca45f, 590c03ca6a3f)",
+    since="6.10",  # 3a9e567ca45f: since 6.7 it is kept, and ksmd knows nothing of the process
+)
+def kept_over_execve(live: Live) -> None:
+    start_merging(live)
+    equal = huge_pages(live)
+    equal.advise(MADV_MERGEABLE)
+    owner, never = live.actor(), live.actor()
+    owner.call("prctl", _PR_SET_MEMORY_MERGE, 1, 0, 0, 0)
+    child = owner.fork()
+    for actor in (owner, child, never):
+        actor.exec()
+    live.expect("what it is after execve(2)", [1, 1, 0], [_merges_all(actor) for actor in (owner, child, never)])
+    memories = []
+    for actor in (owner, child, never):
+        memory = advised(live, 1, actor=actor)
+        memory.fill()
+        need_blocks(live, memory)
+        _expect_mergeable(live, memory, actor is not never)
+        memories.append(memory)
+    merged, count = memories[:2], base_page_count(live, equal)
+    found = await_merged(live, equal, lambda: min(shared_frames(memory, equal) for memory in merged))
+    live.expect("base pages with one frame, at least", count, found)
+    live.expect("base pages of who never set it with that frame", 0, shared_frames(memories[-1], equal))
+    huge = [memory.smaps().anon_huge_pages for memory in memories]
+    live.expect("AnonHugePages of them, and of who never set it", [0, 0, equal.length], huge)
+    owner.call("prctl", _PR_SET_MEMORY_MERGE, 0, 0, 0, 0)
+    owner.exec()
+    live.expect("what it is when it was taken back", [0, 1], [_merges_all(actor) for actor in (owner, child)])
+    _expect_mergeable(live, advised(live, 1, actor=owner), False)
+    for memory in (memories[1], equal):
+        memory.expect_filled()
+
+
+@OFTEN.case(
+    "nothing that a parent has merged counts for its child until ksmd has been through the child: ksm_merging_pages and"
+    " ksm_rmap_items are 0 then, and those of the parent stay; after that each has its own, and none when its memory is"
+    " not to be merged any more",
+    "Documentation/filesystems/proc.rst ksm_stat: ksm_merging_pages, ksm_rmap_items; include/linux/ksm.h ksm_fork()"
+    " (4d6fc29f3634)",
+    since="6.12.54",  # and in 6.6.113, 6.17.4; before, the child has those of its parent, and keeps them
+)
+def counted_for_a_child(live: Live) -> None:
+    memory, equal = merged_pair(live, 1)
+    whole, none = [base_page_count(live, memory)] * len(_COUNTERS), [0] * len(_COUNTERS)
+    await_full_scans(live)
+    live.host.write(f"{DIRECTORY}/run", "0")
+    _expect_counters(live, "before", {memory: whole, equal: whole})
+    child = memory.fork()
+    _expect_counters(live, "of parent and child after fork(2)", {memory: whole, child: none})
+    live.host.write(f"{DIRECTORY}/run", "1")
+    await_full_scans(live)
+    _expect_counters(live, "when both were scanned", {memory: whole, child: whole})
+    memory.advise(MADV_UNMERGEABLE)
+    await_full_scans(live)
+    _expect_counters(live, "when the parent's is not to be merged", {memory: none, child: whole, equal: whole})
+    for each in (memory, child, equal):
+        each.expect_filled()
+    _expect_counters(live, "of a child of that parent", {memory.fork(): none})
+
+
+def _expect_counters(live: Live, when: str, expected: Mapping[Memory, Sequence[int]]) -> None:
+    """Expect ksm_stat of the processes of these memories to count so much."""
+    counted = [counted_of_process(live, each) for each in expected]
+    found = [[its[name] for name in _COUNTERS] for its in counted]
+    live.expect(f"{', '.join(_COUNTERS)} {when}", [*expected.values()], found)
 
 
 def _merges_all(actor: Actor) -> int:

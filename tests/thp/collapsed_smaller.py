@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.folio_layout import Layout, folios_of, layout_of
 from hugepage_qa.cases.fragmentation import expect_no_node_short
-from hugepage_qa.cases.frames import tails_among
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, allow_absent, await_khugepaged, await_scans
 from hugepage_qa.cases.khugepaged_work import put_to_work
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, runs
+from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.size_counters import allow_only, read_size_counters, size_counter
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
@@ -27,9 +27,8 @@ COLLAPSED = Area("thp/collapsed-smaller", sizes=Sizes.ONCE, uncleared=True)
 CONTROLS = f"{THP_DOC} Khugepaged controls"
 #: whose document tells of smaller sizes
 SINCE = "7.3"
-#: numbers of base pages in a PMD-sized page, and those that are in pages of each size in kB
+#: numbers of base pages in a PMD-sized page
 Places = Set[int]
-Layout = dict[int, list[range]]
 
 
 @COLLAPSED.case(
@@ -274,18 +273,7 @@ def _wanted(
 
 def _sizes(live: Live, memory: Memory) -> Layout:
     """Return of which sizes the folios of ``memory`` are, as far as they are mapped, and where. Raises CannotRun."""
-    there = {place: entry & FRAME for place, entry in enumerate(memory.whole_pagemap()) if entry & PRESENT}
-    tails = tails_among(live, memory.actor, there.values())
-    folios = list[set[int]]()
-    for place, frame in there.items():
-        if frame in tails and there.get(place - 1) == frame - 1:
-            folios[-1].add(place)
-        else:
-            folios.append({place})
-    found = dict[int, set[int]]()
-    for folio in folios:
-        found.setdefault(len(folio) * live.base_page, set()).update(folio)
-    return {size >> 10: runs(places) for size, places in sorted(found.items())}
+    return layout_of(live, folios_of(live, memory))
 
 
 def _expect_sizes(live: Live, memory: Memory, wanted: Layout, known: Mapping[Quirk, Layout] | None = None) -> None:

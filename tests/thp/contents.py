@@ -8,6 +8,7 @@ from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.folio_layout import expect_order
 from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
 from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.khugepaged_clock import let_rest
@@ -206,19 +207,17 @@ def split_in_a_file(live: Live) -> None:
 
 
 @CONTENTS.case(
-    "a huge page is split to every order that the kernel offers, and holds what it held",
-    f"{THP_DOC}; mm/huge_memory.c split_huge_pages_pid()",
+    "a huge page is split to every order that the kernel offers, all of it into folios of that order, and holds what it"
+    " held",
+    f"{THP_DOC}; mm/huge_memory.c split_huge_pages_pid(), split_huge_page_to_list_to_order() (c010d47f107f)",
     since="6.9",
 )
 def split_to_orders(live: Live) -> None:
     let_rest(live)
     highest = (huge_pages(live).size // live.base_page).bit_length() - 1
     for order in (0, *range(2, highest)):
-        memory = huge_pages(live)
-        expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x},{order}", 1)
-        live.expect(f"AnonHugePages after a split to order {order}", 0, memory.smaps().anon_huge_pages)
-        live.expect("Rss", memory.length, memory.smaps().rss)
-        memory.expect_filled()
+        with live.about(f"order {order}"):
+            expect_order(live, partial(_split_to, live, order), order)
 
 
 @CONTENTS.case(
@@ -328,6 +327,15 @@ def swapoff(live: Live) -> None:
     private.expect_filled()
     seen[1].fill(3)
     shared.expect_filled(3)
+
+
+def _split_to(live: Live, order: int) -> Memory:
+    memory = huge_pages(live)
+    expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x},{order}", 1)
+    live.expect("AnonHugePages after a split", 0, memory.smaps().anon_huge_pages)
+    live.expect("Rss", memory.length, memory.smaps().rss)
+    memory.expect_filled()
+    return memory
 
 
 def _mapped_in_parts(live: Live) -> Memory:

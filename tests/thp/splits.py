@@ -2,11 +2,13 @@
 
 import errno
 import mmap
-from itertools import product
+from functools import partial
+from itertools import count, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.debugfs import expect_split, open_debugfs, write_debugfs
+from hugepage_qa.cases.folio_layout import expect_order
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
@@ -97,21 +99,28 @@ def pieces_elsewhere(live: Live) -> None:
 
 
 @SPLITS.case(
-    "a file of a tmpfs is split to every order that the kernel offers, and holds what it held",
+    "a file of a tmpfs is split to every order that the kernel offers, all of it into folios of that order, and holds"
+    " what it held",
     f"{IN_A_FILE}; {THP_DOC}",
     since="6.15",  # before, shared memory was split to base pages alone
 )
 def file_to_orders(live: Live) -> None:
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
-    pages = pmd_size(live) // live.base_page
-    for order in range(pages.bit_length() - 1):
-        file = f"{point}/{order}"
+    pages, names = pmd_size(live) // live.base_page, count()
+
+    def split(order: int) -> Memory:
+        file = f"{point}/{next(names)}"
         memory = filled_file(live, file, 1)
         expect_split(live, f"{file},0x0,{pages:#x},{order}", 1)
-        live.expect(f"ShmemPmdMapped after a split to order {order}", 0, memory.smaps().shmem_pmd_mapped)
+        live.expect("ShmemPmdMapped after a split", 0, memory.smaps().shmem_pmd_mapped)
         memory.expect_filled()
         live.expect("Rss", memory.length, memory.smaps().rss)
+        return memory
+
+    for order in range(pages.bit_length() - 1):
+        with live.about(f"order {order}"):
+            expect_order(live, partial(split, order), order)
 
 
 @SPLITS.case(

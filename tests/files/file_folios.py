@@ -17,7 +17,7 @@ from hugepage_qa.cases.khugepaged_work import put_to_work
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case, parts_of_folios
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse_memory
-from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, runs
+from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_POPULATE_READ
@@ -31,7 +31,6 @@ FILES = Area("files/file-folios", sizes=Sizes.ONCE, uncleared=True)
 FALLOCATE = "fallocate(2)"
 #: madvise(2) MADV_COLLAPSE: not for files of this kind, or not now
 _NOT_COLLAPSED = (errno.EINVAL, errno.EAGAIN, errno.EBUSY, errno.ENOMEM)
-_SPLIT_SECONDS = 10.0
 SMALLER = "mm/khugepaged.c collapse_file(); mm/huge_memory.c file_thp_enabled()"
 #: what is written at once, and is in a folio of its own then
 _PIECE = 64 * KIB
@@ -266,39 +265,6 @@ def split(live: Live, file: KnownFile) -> None:
     pages = file.contents.length // live.base_page
     write_debugfs(live, "split_huge_pages", f"{file.path},0x0,{pages:#x}")
     file.expect("after a split")
-
-
-@case(
-    "split_huge_pages splits the folios of a file to every order that the kernel offers, and it holds what it held",
-    "mm/huge_memory.c split_huge_pages_in_file()",
-    on=("xfs",),
-    since="6.9",
-)
-def split_to_orders(live: Live, file: KnownFile) -> None:
-    pages = file.contents.length // live.base_page
-    highest = (block_size(live) // live.base_page).bit_length() - 1
-    for order in (*reversed(range(2, highest)), 0):
-        # what was not written back, or is held for a moment by who else works on it, is not split
-        file.actor.call("fsync", file.descriptor)
-        live.host.wait_until(partial(_split_to, live, file, pages, order), _SPLIT_SECONDS)
-        found = _largest_folio(live, file)
-        live.expect(f"base pages of the largest folio, at most {1 << order}: {found}", True, found <= 1 << order)
-        file.expect(f"after a split to order {order}")
-
-
-def _split_to(live: Live, file: KnownFile, pages: int, order: int) -> bool:
-    """Have the folios of ``file`` split to ``order``; return whether all have been."""
-    write_debugfs(live, "split_huge_pages", f"{file.path},0x0,{pages:#x},{order}")
-    return _largest_folio(live, file) <= 1 << order
-
-
-def _largest_folio(live: Live, file: KnownFile) -> int:
-    """Return of how many base pages the largest folio of ``file`` is."""
-    memory = file.map()
-    file.actor.call("madvise", memory.address, file.contents.length, MADV_POPULATE_READ)
-    found = largest_folio(live, file.actor, [entry & FRAME for entry in memory.whole_pagemap() if entry & PRESENT])
-    memory.unmap()
-    return found
 
 
 @case(

@@ -139,27 +139,32 @@ def exempt_memory(live: Live) -> None:
 
 
 @COLLAPSE.case(
-    "MADV_COLLAPSE of shared memory makes it huge with shmem_enabled=never, for every process that maps it",
-    DOC,
+    "MADV_COLLAPSE of shared memory makes it huge with shmem_enabled=never, for every process that maps it; where it is"
+    " huge already it is mapped so by advice of another process, too, whether that has touched it since or not",
+    f"{DOC}, collapse_pte_mapped_thp()",
     since=SINCE,
 )
 def shared_memory(live: Live) -> None:
     let_only_pmd_inherit(live)
-    ours = map_aligned(live, 1, pmd_size(live), shared=True)
-    ours.fill()
-    theirs = ours.fork()
-    theirs.expect_filled()
-    collapse_memory(live, ours)
-    ours.expect_filled()
-    live.expect("ShmemPmdMapped of the process", ours.length, ours.smaps().shmem_pmd_mapped)
-    theirs.expect_filled()
-    if live.kernel_version >= _RETRACTED_EVERYWHERE:
-        live.expect("ShmemPmdMapped of the other one", theirs.length, theirs.smaps().shmem_pmd_mapped)
-    # what is huge already: nothing is left to do but to map it
-    for each in (ours, theirs):
-        collapse_memory(live, each)
-        live.expect("ShmemPmdMapped after advice of its own", each.length, each.smaps().shmem_pmd_mapped)
-        each.expect_filled()
+    for is_touched in (True, False):
+        ours = map_aligned(live, 1, pmd_size(live), shared=True)
+        ours.fill()
+        theirs = ours.fork()
+        theirs.expect_filled()
+        collapse_memory(live, ours)
+        if is_touched:
+            ours.expect_filled()
+            live.expect("ShmemPmdMapped of the process", ours.length, ours.smaps().shmem_pmd_mapped)
+            theirs.expect_filled()
+            if live.kernel_version >= _RETRACTED_EVERYWHERE:
+                live.expect("ShmemPmdMapped of the other one", theirs.length, theirs.smaps().shmem_pmd_mapped)
+        # what is huge already: nothing is left to do but to map it, by a page table or where none is left
+        for each in (theirs, ours):
+            collapse_memory(live, each)
+            mapped = each.smaps().shmem_pmd_mapped
+            live.expect(f"ShmemPmdMapped after advice of its own, touched {is_touched}", each.length, mapped)
+            each.expect_filled()
+    live.set_knob(f"{KHUGEPAGED}/max_ptes_none", "0")
     single = map_aligned(live, 1, pmd_size(live), shared=True)
     single.touch(0, 5)
     collapse_memory(live, single)

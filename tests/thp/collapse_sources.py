@@ -154,9 +154,10 @@ def pages_of_a_smaller_size(live: Live) -> None:
 
 @SOURCES.case(
     "khugepaged makes advised shared memory huge for all who map it, as far as max_ptes_none allows absent pages, which"
-    " are zero then, and counts what has more of them",
-    f"{DOC} max_ptes_none; {THP_DOC} shmem_enabled, thp_scan_exceed_none_pte; mm/khugepaged.c collapse_file(),"
-    " hpage_collapse_scan_file()",
+    " are zero then, and counts what has more of them; who has it mapped without advice need not touch it to have it"
+    " mapped as a whole by MADV_COLLAPSE",
+    f"{DOC} max_ptes_none; {COLLAPSE}; {THP_DOC} shmem_enabled, thp_scan_exceed_none_pte; mm/khugepaged.c"
+    " collapse_file(), hpage_collapse_scan_file(), collapse_pte_mapped_thp()",
 )
 def shared_memory(live: Live) -> None:
     put_to_work(live)
@@ -171,12 +172,18 @@ def shared_memory(live: Live) -> None:
             present = memory.length - absent * live.base_page
             memory.fill_part(0, present)
             other = memory.fork()
+            # its page table is what khugepaged takes away
+            live.expect("words that the other process finds wrong", 0, other.wrong(0, present))
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
             _advise(memory)
             where, before = f"{absent} absent, max_ptes_none {limit}", beyond_limit(live, "none")
             _expect_shared(live, memory, absent <= limit, where)
             if absent > limit:
                 expect_beyond_limit(live, "none", before, where)
+            elif live.kernel_version >= COLLAPSE_SINCE:
+                collapse_memory(live, other)
+                mapped = other.smaps().shmem_pmd_mapped
+                live.expect(f"ShmemPmdMapped after advice of the other process, {where}", other.length, mapped)
             for each in (memory, other):
                 live.expect("words that changed", 0, each.wrong(0, present))
             rest = other.nonzero(present, absent * live.base_page)

@@ -168,24 +168,31 @@ def split_text(live: Live) -> None:
 
 
 @COLLAPSED.case(
-    "text that is collapsed for one program is run by another one, without its page tables, and collapsed there, too",
+    "text that is collapsed for one program is run by another one, without its page tables, and collapsed there, too,"
+    " whether it was run in between or not",
     "madvise(2) MADV_COLLAPSE; mm/khugepaged.c retract_page_tables(), collapse_pte_mapped_thp()",
     since="6.1",
 )
 def text_collapsed_by_another(live: Live) -> None:
-    first = start_touched(live, Kind.PIE)
-    second = start_again(live, first.built)
-    second.touch()
-    if not is_eligible(live, first):
-        raise CannotRun("this kernel collapses no text of this file system")
-    collapse_text(live, first)
-    second.touch()
-    second.expect_intact()
-    collapse_text(live, second)
-    for program in (first, second):
-        program.touch()
-        program.expect_intact()
-        live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
+    for is_touched in (True, False):
+        first = start_touched(live, Kind.PIE)
+        second = start_again(live, first.built)
+        second.touch()
+        if not is_eligible(live, first):
+            raise CannotRun("this kernel collapses no text of this file system")
+        collapse_text(live, first)
+        if is_touched:
+            second.touch()
+            second.expect_intact()
+        collapse_text(live, second)
+        for program in (second, first):
+            with live.about(f"touched in between {is_touched}"):
+                if program is second:
+                    live.expect("FilePmdMapped at once", whole_pages(live, program), program.huge())
+                program.touch()
+                program.expect_intact()
+                live.expect("FilePmdMapped", whole_pages(live, program), program.huge())
+            program.actor.end()
 
 
 @COLLAPSED.case(

@@ -46,6 +46,7 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     "reservations-of-each-kind-are-limited": ("call shmget ",),
     **dict.fromkeys(("brought-around-a-fault-on-ext4", "brought-around-a-fault-on-xfs"), ("load ",)),
     **dict.fromkeys(("brought-at-random-on-ext4", "brought-at-random-on-xfs"), ("load ",)),
+    **dict.fromkeys(("not-in-memory-on-ext4", "not-in-memory-on-xfs"), ("load ",)),
     # UFFDIO_API: it asks for no feature, so that it may be offered none
     **dict.fromkeys(("filled-by-others", "waited-for-a-huge-page"), ("call ioctl 3 3222841919 ",)),
     "faults-of-the-kernel-on-transparent-pages": ("call ioctl 3 3222841919 ",),

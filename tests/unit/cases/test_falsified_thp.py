@@ -179,6 +179,7 @@ _AREAS_WITHOUT = {
     "thp/smaller-sizes",
     "thp/collapsed-smaller",
     "files/file-folios",
+    "files/split-folios",
     "files/mixed-file-operations",
     "files/moved-files",
     "files/stored-folios",

@@ -16,7 +16,6 @@ from hugepage_qa.cases.khugepaged_clock import (
     await_khugepaged,
     await_scans,
     let_rest,
-    quicken,
 )
 from hugepage_qa.cases.khugepaged_work import put_to_work
 from hugepage_qa.cases.large_folios import has_huge_folios
@@ -76,9 +75,9 @@ def not_in_memory_on_ext4(live: Live) -> None:
 def _expect_written_back_first(live: Live, file_system: str) -> None:
     # else it is all written back after half a minute, and a collapse that is tried again finds it so
     live.set_knob(_WRITEBACK, "0")
+    # what is not advised is none of its work
+    put_to_work(live)
     for (name, change), by_advice in product(_WAYS, (False, True)):
-        put_to_work(live)
-        let_rest(live)
         beside, file = (_written_in_pieces(live, file_system) for _file in range(2))
         if change:
             file.actor.call("fsync", file.descriptor)
@@ -118,7 +117,6 @@ def _expect_left_alone(live: Live, file: KnownFile, memory: Memory, beside: Memo
     back, or memory is too fragmented.
     """
     before = _dirt(live, memory)
-    quicken(live)
     memory.advise(MADV_HUGEPAGE)
     await_scans(live)
     found, left = _mapped_whole(memory), _dirt(live, memory)

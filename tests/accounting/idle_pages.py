@@ -6,13 +6,31 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, clear_refs
 from hugepage_qa.cases.debugfs import expect_split
-from hugepage_qa.cases.frames import IDLE, kpageflags
-from hugepage_qa.cases.idle_bitmap import DOC, IdleBitmap, use
+from hugepage_qa.cases.frames import (
+    ANONYMOUS,
+    COMPOUND_HEAD,
+    COMPOUND_TAIL,
+    HUGE,
+    IDLE,
+    MAPPED,
+    SWAP_BACKED,
+    TRANSPARENT,
+    UPTODATE,
+    kpageflags,
+)
+from hugepage_qa.cases.idle_bitmap import BITS, DOC, IdleBitmap, use
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import pmd_size
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_policy import (
+    advised,
+    base_pages,
+    huge_pages,
+    mapped_in_parts,
+    set_policy,
+    some_smaller_sizes,
+)
 from hugepage_qa.cases.thp_shared_memory import filled_file, mount_tmpfs, shared_base_pages, shared_huge_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
@@ -21,6 +39,8 @@ IDLE_PAGES = Area("accounting/idle-pages", sizes=Sizes.ONCE)
 
 #: an anonymous huge page can be split to other sizes than a base page
 _ORDERS_SINCE = KernelVersion(6, 10)
+#: what kpageflags shows of a page of a process as long as nobody changes it
+_LASTING = MAPPED | ANONYMOUS | SWAP_BACKED | UPTODATE | COMPOUND_HEAD | COMPOUND_TAIL | HUGE | TRANSPARENT
 
 
 @IDLE_PAGES.case(
@@ -67,6 +87,67 @@ def marked_and_cleared(live: Live) -> None:
                 live.expect("whether it is idle still", 1, bitmap.is_idle(first))
             memory.expect_filled()
         memory.actor.end()
+
+
+@IDLE_PAGES.case(
+    "kpageflags shows of base pages that are marked as idle what it showed before, and that they are idle besides, and"
+    " of such that were used again what it showed before: of huge pages, mapped whole or in parts, of base pages, of"
+    " shared memory and of files, and of pages of smaller sizes",
+    f"{DOC}; Documentation/admin-guide/mm/pagemap.rst IDLE; fs/proc/page.c stable_page_flags()",
+)
+def flags_beside_idle(live: Live) -> None:
+    bitmap = IdleBitmap(live)
+    let_nobody_else_act(live)
+    path = f"{mount_tmpfs(live, 'always')}/file"
+    for make in (huge_pages, mapped_in_parts, base_pages, shared_huge_pages, shared_base_pages, None):
+        memory = make(live) if make else filled_file(live, path, 1)
+        with live.about(make.__name__ if make else "a file"):
+            _expect_flags_kept(live, bitmap, memory)
+        memory.actor.end()
+    for size, directory in some_smaller_sizes(live):
+        set_policy(live, "madvise", pmd="never")
+        live.set_knob(f"{directory}/enabled", "always")
+        memory = advised(live)
+        memory.fill()
+        with live.about(f"pages of {size >> 10} kB"):
+            _expect_flags_kept(live, bitmap, memory)
+        memory.actor.end()
+
+
+def _expect_flags_kept(live: Live, bitmap: IdleBitmap, memory: Memory) -> None:
+    """Mark all of ``memory`` as idle, and use it: expect some of its base pages to be what they were but for that."""
+    count = memory.size // live.base_page
+    places = sorted({0, 1, 2, count // 2, count - 1})
+
+    def seen() -> list[tuple[int, int, bool]]:
+        frames = [entry & FRAME for entry in memory.whole_pagemap()]
+        for frame in {frame // BITS: frame for frame in frames}.values():
+            # the kernel looks now whether those of this word were used
+            bitmap.is_idle(frame)
+        looked_at = [frames[place] for place in places]
+        shown = kpageflags(live, bitmap.actor, looked_at)
+        return [(frame, flags & _LASTING, bool(flags & IDLE)) for frame, flags in zip(looked_at, shown, strict=True)]
+
+    def looks() -> list[list[tuple[int, int, bool]]]:
+        use(memory)
+        before = seen()
+        bitmap.mark(entry & FRAME for entry in memory.whole_pagemap())
+        marked = seen()
+        use(memory)
+        return [before, marked, seen()]
+
+    def wanted(looks: list[list[tuple[int, int, bool]]]) -> list[list[tuple[int, int, bool]]]:
+        before, marked, _used = looks
+        unused = [(frame, flags, False) for frame, flags, _idle in before]
+        # those that a CPU has not yet put on the lists are passed over
+        idle = [(frame, flags, is_idle) for (frame, flags, _idle), (*_is, is_idle) in zip(before, marked, strict=True)]
+        return [unused, idle if any(is_idle for *_is, is_idle in marked) else [], unused]
+
+    # pages may move meanwhile
+    found = live.host.last_attempt(looks, lambda looks: looks == wanted(looks))
+    subject = f"frames, their flags, and whether they are idle, of base pages {places}: before, marked, used again"
+    live.expect(subject, wanted(found), found)
+    live.expect("whether these were shown as mapped", {MAPPED}, {flags & MAPPED for _frame, flags, _idle in found[0]})
 
 
 @IDLE_PAGES.case(

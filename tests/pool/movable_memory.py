@@ -1,5 +1,9 @@
 """Memory for what can be moved alone (ZONE_MOVABLE): what comes from there, what may not stay, how all leaves it."""
 
+import errno
+import fcntl
+import os
+
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
@@ -10,6 +14,7 @@ from hugepage_qa.cases.movable_kinds import movable_memory
 from hugepage_qa.cases.pinned_pages import Pin
 from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
 from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.udmabuf import Part, create_buffer, open_device
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -137,6 +142,42 @@ def all_that_is_pinned_leaves(live: Live) -> None:
         pin.let_go()
         memory.expect_filled()
         _expect_writable(memory)
+
+
+@MOVABLE.case(
+    "a buffer for a device takes no page of movable memory for a hole of a file: where the pool has no other one it is"
+    " refused, ENOMEM, wherever the hole is and however often; the file and the pool are then as before, whether pages"
+    " are reserved for the hole or not, and the file has them when it is written",
+    f"{PINNED}, memfd_pin_folios(); mm/memfd.c memfd_alloc_folio(); mm/hugetlb.c hugetlb_unreserve_pages()",
+    since="6.12",
+)
+def no_buffer_of_holes(live: Live) -> None:
+    block, node = _movable(live, live.size)
+    live.reserve(_PAGES, node)
+    every = _bound(live, node, noreserve=False)
+    _expect_inside(live, block, "pages of the pool", every)
+    every.actor.end()
+    base = live.base_page
+    for is_reserved in (False, True):
+        actor = live.actor()
+        device, file = open_device(live, actor), new_memfd(live, actor, os.MFD_ALLOW_SEALING, pages=_PAGES)
+        file.seal(fcntl.F_SEAL_SHRINK)
+        memory = file.map(_PAGES, noreserve=not is_reserved)
+        # the first page and the last one, across two, all, and one of two parts
+        ranges = [(0, base)], [(memory.length - base, base)], [(live.size - base, 2 * base)], [(0, base), (base, base)]
+        for parts in ranges:
+            asked = [Part(file.descriptor, start, length) for start, length in parts]
+            with live.about(f"bytes {parts}, reserved {is_reserved}"):
+                for _time in range(2):
+                    live.expect_errno(errno.ENOMEM, create_buffer, actor, device, asked)
+                    live.expect_pool(nr=_PAGES, free=_PAGES, resv=_PAGES * is_reserved)
+                live.expect("bytes that the file occupies", 0, file.blocks)
+        memory.fill()
+        live.expect_pool(nr=_PAGES, free=0)
+        memory.expect_filled()
+        actor.end()
+        live.host.wait_until(lambda: live.pool().free == _PAGES)
+        live.expect_pool(nr=_PAGES, free=_PAGES)
 
 
 def _expect_to_leave(live: Live, block: MemoryBlock, memory: Memory) -> Pin:

@@ -46,6 +46,13 @@ _ASKED_FOR_WRITTEN = (
     Masks(_NOTHING, Is.PRESENT, _NOTHING, _ALL),
     Masks(_NOTHING, _NOTHING, Is.SWAPPED | Is.FILE, Is.WRITTEN),
 )
+#: all pages, those that are there, those that are absent, and those that are no huge ones
+_ASKED_IN_PIECES = (
+    Masks(_NOTHING, _NOTHING, _NOTHING, _ALL & ~Is.WRITTEN),
+    Masks(_NOTHING, Is.PRESENT, _NOTHING, Is.PRESENT | Is.FILE),
+    Masks(Is.PRESENT | Is.SWAPPED, Is.PRESENT | Is.SWAPPED, _NOTHING, Is.PRESENT),
+    Masks(Is.HUGE, Is.HUGE, _NOTHING, Is.PRESENT | Is.SWAPPED),
+)
 #: what of tracked memory is protected: what is written, alone or with what else it is or is not
 _CHOSEN_TO_PROTECT = (
     Masks(_NOTHING, Is.WRITTEN, _NOTHING, Is.WRITTEN),
@@ -90,6 +97,28 @@ def as_a_model_says(live: Live) -> None:
         with live.about(f"{masks}, pages {start} to {end}, at most {most or 'all'} in {regions} regions"):
             live.expect("what is told", told, found, {Quirk.HUGE_ZEROES_UNTOLD: with_bug})
     memory.part(_WHOLE, 2).expect_filled()
+
+
+@SCANNED_BY_MASKS.case(
+    "scans of which each goes on where the one before ended, for want of room for pages or regions, tell each page"
+    " once, wherever they end: in huge pages, in parts of them, in a file, and in what is absent",
+    "Documentation/admin-guide/mm/pagemap.rst PAGEMAP_SCAN max_pages, vec_len, walk_end; fs/proc/task_mmu.c"
+    " pagemap_scan_output(), pagemap_scan_pte_hole()",
+    since="6.7",
+)
+def piece_by_piece(live: Live) -> None:
+    memory, kinds, no_zeroes = _memory_of_many_kinds(live)
+    count, base = len(kinds), live.base_page
+    every = memory.size // base
+    for masks, (most, regions) in product(_ASKED_IN_PIECES, ((every // 2 + 45, 64), (every - 1, 64), (every + 1, 2))):
+        start = 0
+        while start < count:
+            told, with_bug = (_told(each, masks, start, count, most, regions, base) for each in (kinds, no_zeroes))
+            found = scan_with(live, memory, masks, start * base, count * base, most=most, regions=regions)
+            with live.about(f"{masks}, from page {start} on at most {most} in {regions} regions"):
+                live.expect("what is told", told, found, {Quirk.HUGE_ZEROES_UNTOLD: with_bug})
+            # the next one begins where this one should have ended: one that ends before it began has no end
+            start = told.end // base
 
 
 @SCANNED_BY_MASKS.case(

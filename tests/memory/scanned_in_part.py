@@ -1,5 +1,6 @@
 """What PAGEMAP_SCAN protects and tells of a part of hugetlb pages, of transparent huge pages, and across them."""
 
+import mmap
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -92,6 +93,51 @@ def _expect_whole_or_untold(live: Live, memory: Memory, first: int, end: int, mo
 
 def _pages_written(pages: list[int], size: int) -> list[Region]:
     return [Region(run.start * size, run.stop * size, Is.WRITTEN) for run in runs(set(pages))]
+
+
+@SCANNED_IN_PART.case(
+    "scans that protect, of which each goes on where the one before ended because it may tell no more pages, tell"
+    " together all that was written, each page once, and nothing is written then: of huge pages, base pages, shared"
+    " ones, and of what nobody has touched, before them, between them and behind them",
+    f"{WRITTEN}, max_pages, walk_end; fs/proc/task_mmu.c pagemap_scan_pte_hole(), pagemap_scan_backout_range()",
+    since=SINCE,
+)
+def protected_piece_by_piece(live: Live) -> None:
+    let_nobody_else_act(live)
+    every = pmd_size(live) // live.base_page
+    for make, most in product((huge_pages, base_pages, shared_base_pages), (every // 2 + 45, every - 1, every + 1)):
+        memory = make(live, 5)
+        for page in (0, 2, 4):
+            memory.advise(mmap.MADV_REMOVE if make is shared_base_pages else mmap.MADV_DONTNEED, page, 1)
+        track_writes(memory)
+        with live.about(f"{make.__name__}, at most {most} base pages"):
+            before = _joined(told_as_written(live, memory))
+            # whether a page that is absent is told depends on the kernel, and is looked at in memory/scanned
+            absent = {page for page in (0, 2, 4) if any(one.start <= page * memory.size < one.end for one in before)}
+            written = _pages_written([1, 3, *absent], memory.size)
+            live.expect("what is written before", written, before)
+            told, start = list[Region](), 0
+            while start < memory.length:
+                masks = Masks(Is(0), Is.WRITTEN, Is(0), Is.WRITTEN)
+                found = scan_with(live, memory, masks, start, memory.length, do=PROTECT, most=most)
+                told += found.regions
+                if not start < found.end <= memory.length:
+                    live.fail("where a scan ends", f"between {start} and {memory.length}", found.end)
+                start = found.end
+            live.expect("what the scans tell together", written, _joined(told))
+            live.expect("what is written then", [], told_as_written(live, memory))
+        memory.actor.end()
+
+
+def _joined(regions: list[Region]) -> list[Region]:
+    """Return ``regions``, those that meet as one."""
+    joined = list[Region]()
+    for region in regions:
+        if joined and joined[-1].end == region.start and joined[-1].categories == region.categories:
+            joined[-1] = Region(joined[-1].start, region.end, region.categories)
+        else:
+            joined.append(region)
+    return joined
 
 
 @SCANNED_IN_PART.case(

@@ -33,6 +33,9 @@ _WITHOUT_HUGE_PAGES = {
     "moved-by-user-is-swapped-out",
     "as-it-was-booted",
     # what memory holds after anything, and which base pages a fault takes, whatever maps them
+    "forked-in-swap",
+    "forked-when-back",
+    "brought-back-by-swapoff",
     "anything-done-to-all-sizes",
     "anything-done-to-private-memory",
     "anything-done-to-shared-memory",

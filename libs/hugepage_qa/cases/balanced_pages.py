@@ -43,16 +43,17 @@ def waited_for(live: Live, pages: int, prepare: Callable[[Actor], object] = lamb
     return memory, node
 
 
-def await_marks(live: Live, actor: Actor, pages: int) -> None:
+def await_marks(live: Live, actor: Actor, pages: int, *, in_parts: bool = False) -> None:
     """Have NUMA balancing look through all that ``actor`` has, until it has marked ``pages`` huge pages for a fault.
 
-    Raises CannotRun where it does not.
+    Of huge pages that are mapped ``in_parts`` these are base pages. Raises CannotRun where it does not.
     """
-    marked = read_vmstat(live.host)[_MARKED]
+    counter = _MARKED_IN_BASE_PAGES if in_parts else _MARKED
+    marked = read_vmstat(live.host)[counter]
     live.host.write(_BALANCING, "1")
     for _round in range(_ROUNDS):
         actor.compute(_SECONDS)
-        if read_vmstat(live.host)[_MARKED] - marked >= pages:
+        if read_vmstat(live.host)[counter] - marked >= pages:
             # others may have been marked so far: the rest of this address space comes within its next periods
             actor.compute(_SURE_SECONDS)
             # and what is looked at is not marked once more while a case looks at it

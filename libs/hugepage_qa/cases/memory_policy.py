@@ -29,6 +29,8 @@ class Mode(enum.IntEnum):
     WEIGHTED_INTERLEAVE = 6
 
 
+#: with a mode: NUMA balancing moves pages among its nodes (set_mempolicy(2), since Linux 5.12)
+F_NUMA_BALANCING = 1 << 13
 #: pages that do not follow the policy are an error
 STRICT = 1
 #: they are moved; those that cannot be are an error

@@ -16,8 +16,12 @@ from hugepage_qa.process.actor import Actor
 _PAGES = 4
 
 
-def movable_memory(live: Live, node: int) -> Iterator[tuple[str, Memory]]:
+def movable_memory(
+    live: Live, node: int, before: Callable[[Actor], object] = lambda _actor: None
+) -> Iterator[tuple[str, Memory]]:
     """Yield the name and the memory of each kind, filled, bound to ``node`` and of an actor of its own.
+
+    ``before`` it gets any the actor may do something else.
 
     Raises Failed where it is not in pages of its kind, CannotRun on a kernel without shared memory in huge pages.
     """
@@ -25,6 +29,7 @@ def movable_memory(live: Live, node: int) -> Iterator[tuple[str, Memory]]:
     set_thp_policy(live, "madvise")
     for make in _KINDS:
         actor = live.actor()
+        before(actor)
         set_policy(actor, Mode.BIND, [node])
         memory = make(live, actor)
         set_policy(actor, Mode.DEFAULT, [])

@@ -36,7 +36,7 @@ def test_those_that_race_to_attach_a_segment_find_what_all_of_them_store(actor: 
     try:
         assert actor.race_to_attach(3, 0.2, 2 * PAGE, identifier, 64) == {3}
         address = actor.call("shmat", identifier, 0, 0)
-        # what was stored last: the number of the round, and how far it is from the start
+        # what was stored last: the number of the round from 1 on, and how far it is from the start
         last = actor.read(address)
         assert last > 0
         assert actor.check(address, 2 * PAGE, 64, last) == 0

@@ -74,7 +74,7 @@ static void run_attachments(struct race *race, long number)
 
 	for (meet(meetings, &mine); !race->is_over; meet(meetings, &mine), round++) {
 		void *memory = shmat((int)arguments[3], NULL, 0);
-		uint64_t words[] = {(uint64_t)memory, (uint64_t)arguments[2], (uint64_t)arguments[5], (uint64_t)round};
+		uint64_t words[] = {(uint64_t)memory, (uint64_t)arguments[2], (uint64_t)arguments[5], (uint64_t)round + 1};
 		int is_good = memory != (void *)-1;
 
 		meet(meetings, &mine);

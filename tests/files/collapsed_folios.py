@@ -31,7 +31,7 @@ from hugepage_qa.sizes import KIB
 
 COLLAPSED = Area("files/collapsed-folios", sizes=Sizes.ONCE, uncleared=True)
 
-SOURCE = "mm/khugepaged.c collapse_file(); mm/huge_memory.c file_thp_enabled()"
+SOURCE = "mm/huge_memory.c file_thp_enabled(); mm/khugepaged.c collapse_file()"
 SINCE = "7.3"
 DIRTY = (
     "khugepaged leaves a file that somebody writes alone as long as any word of it is not written back, and makes it"

@@ -11,7 +11,7 @@ from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.read_from_outside import word_read_by
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
@@ -347,7 +347,7 @@ def _expect_dropped(live: Live, there: Memory, how: str) -> None:
     """Expect nothing to be protected of what mremap(2) moved out of a userfaultfd, with a kernel that ends it so."""
     version = live.kernel_version
     if version >= _DROPPED_WHEN_MOVED or version.follows_any(_DROPPED_BY_BACKPORTS):
-        live.expect(f"base pages that are protected, {how}", [], protected_pages(there))
+        live.expect(f"runs of base pages that are protected, {how}", [], runs({*protected_pages(there)}))
 
 
 def _expect_protected(live: Live, memory: Memory) -> None:

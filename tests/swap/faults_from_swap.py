@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, product
+from random import Random
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
@@ -33,6 +34,10 @@ _HELD = 1
 _CLUSTERS, _MOST = (0, 1, 3, 5), 5
 #: base pages that are read in turn, where some are to be read ahead
 _IN_TURN = 64
+#: what a fault reads ahead of: is it shared, and is what is next looked for by address (vma_ra_enabled), or in swap
+_READ_AHEAD = (False, "true"), (False, "false"), (True, "true")
+#: places about which base pages are read, and the values of vm.page-cluster
+_PLACES, _ALL_CLUSTERS = 6, (0, 1, 2, 3, 4, 5)
 #: gets memory, and the value that it holds
 Access = Callable[[Live, Memory, int], None]
 #: memory in swap, and where the tmpfs of its file is mounted
@@ -215,6 +220,63 @@ def _read_in_order(
     memory.expect_filled(_HELD)
     memory.actor.end()
     return absent, majors
+
+
+@FAULTS_FROM_SWAP.case(
+    "of anonymous or shared memory that was swapped to a device, a fault brings its own base page and others, at most 2"
+    " to the power of vm.page-cluster in all, and with 0 none but its own, wherever it is and whatever was read before:"
+    " far from that, next to it, or beyond what that has brought; what is next is looked for by address, or in swap",
+    "Documentation/admin-guide/sysctl/vm.rst page-cluster; Documentation/ABI/testing/sysfs-kernel-mm-swap"
+    " vma_ra_enabled; mm/swap_state.c swap_vma_ra_win(), swap_cluster_readahead()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def brings_no_more_than_it_may(live: Live) -> None:
+    let_nobody_else_act(live)
+    let_nothing_be_balanced(live)
+    device = swap_device(live, _ROOM * pmd_size(live))
+    group = new_group(live, "memory", Version.TWO)
+    for (shared, by_address), cluster in product(_READ_AHEAD, _ALL_CLUSTERS):
+        live.set_knob("sys/kernel/mm/swap/vma_ra_enabled", by_address)
+        live.set_knob("proc/sys/vm/page-cluster", str(cluster))
+        most = 1 << cluster
+        with live.about(f"shared {shared}, vma_ra_enabled {by_address}, page-cluster {cluster}"):
+            # where it was more before, it becomes less by half from one fault to the next (__swapin_nr_pages())
+            attempt = partial(_brought_beyond, live, group, device, most, shared=shared)
+            beyond = live.host.last_attempt(attempt, ({}).__eq__)
+            live.expect(f"base pages whose faults brought more than {most}, and how many", {}, beyond)
+
+
+def _brought_beyond(
+    live: Live, group: ControlGroup, device: SwapDevice, most: int, *, shared: bool
+) -> Mapping[int, int]:
+    """Have base pages of memory that is in swap read; return which brought more than ``most``, and how many.
+
+    Raises CannotRun where none was in swap alone.
+    """
+    memory, _point = _mapped(live, group, shared=shared)
+    pages = range(memory.length // live.base_page)
+    there, brought = base_pages_in_memory(live, memory.actor, memory.address, pages), dict[int, int]()
+    for page in _scattered(pages, most):
+        if page in there:
+            continue
+        offset = page * live.base_page
+        live.expect(f"what base page {page} holds", _HELD + offset, memory.actor.read(memory.address + offset))
+        _await_reads(live, device)
+        now = base_pages_in_memory(live, memory.actor, memory.address, pages)
+        brought[page], there = len(now - there), now
+    if not brought:
+        raise CannotRun("what was swapped out stays in memory")
+    memory.expect_filled(_HELD)
+    memory.actor.end()
+    return {page: count for page, count in brought.items() if count > most}
+
+
+def _scattered(pages: range, most: int) -> list[int]:
+    """Return places in ``pages``, and with each what is next to it and beyond what a fault there may have brought."""
+    draw = Random(1)  # noqa: S311 - the same each time
+    places = [len(pages) // 2, *draw.sample(pages, _PLACES)]
+    around = (0, 1, most, most + 1, -1, -most, -most - 1)
+    return [place + step for place, step in product(places, around) if place + step in pages]
 
 
 def _await_reads(live: Live, device: SwapDevice) -> None:

@@ -47,9 +47,8 @@ Prepare = Callable[[Live, Memory], Protection]
 @WRITTEN_AND_PROTECTED.case(
     f"what is written to {_KINDS_OF_MEMORY}, is kept under reclaim when mprotect(2) forbids to write or to access it,"
     " when clear_refs makes it unused or not soft-dirty, and when a child had it",
-    f"{KEPT}; mprotect(2); fork(2); Documentation/admin-guide/mm/soft-dirty.rst; mm/mprotect.c"
-    " change_pte_range(); mm/huge_memory.c change_huge_pmd(), copy_huge_pmd(); fs/proc/task_mmu.c"
-    " clear_soft_dirty_pmd()",
+    f"{KEPT}; mprotect(2); fork(2); Documentation/filesystems/proc.rst clear_refs; mm/mprotect.c change_pte_range();"
+    " mm/huge_memory.c change_huge_pmd(), copy_huge_pmd(); fs/proc/task_mmu.c clear_soft_dirty_pmd()",
     since="5.4",  # MADV_PAGEOUT
 )
 def by_the_kernel(live: Live) -> None:

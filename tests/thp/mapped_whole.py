@@ -259,7 +259,8 @@ def exclusive_in_part(live: Live) -> None:
 
 
 @WHOLE.case(
-    "pagemap shows the frames of a huge page one after the other, and whether this process alone has it mapped",
+    "pagemap shows the frames of a huge page one after the other, and whether this process alone has it mapped: also"
+    " when a child that had it is gone",
     f"{PAGEMAP_DOC} bits 0-54, 56, 61; fs/proc/task_mmu.c pagemap_pmd_range()",
     since="4.2",
 )
@@ -274,6 +275,9 @@ def frames_in_pagemap(live: Live) -> None:
     child = memory.fork()
     for each in (memory, child):
         _expect_flags(live, each.whole_pagemap(), {PRESENT})
+    child.actor.end()
+    with live.about("when a child that had it is gone"):
+        _expect_flags(live, memory.whole_pagemap(), {PRESENT, EXCLUSIVE})
 
 
 @WHOLE.case(

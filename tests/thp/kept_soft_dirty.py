@@ -1,26 +1,27 @@
-"""What was written since clear_refs was, and then moved or merged: who tracks a process is told of it still.
+"""What was written since clear_refs was, and then moved, merged or swapped out: who tracks it is told of it still.
 
 So is who tracks what the kernel may write without a fault: memory that is pinned.
 """
 
 import mmap
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty_pages
+from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty_pages, while_nothing_moves
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, SOFT_DIRTY, Memory, runs
 from hugepage_qa.cases.merged_pages import (
     KSM_DOC,
     await_merged,
-    base_page_count,
     expect_all_merged,
     merged_pages,
     start_merging,
 )
 from hugepage_qa.cases.pinned_pages import Pin
+from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy
 from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
@@ -167,6 +168,55 @@ def pinned(live: Live) -> None:
         memory.actor.end()
 
 
+@KEPT_SOFT_DIRTY.case(
+    "what was written since clear_refs was is soft-dirty while it is in swap and when it has come back: huge pages,"
+    " some mapped in parts, and base pages, of which no other one is; and nothing is that was in swap when clear_refs"
+    " was written once more, but what is written then",
+    f"{SOFT}; fs/proc/task_mmu.c pte_to_pagemap_entry(), clear_soft_dirty(); mm/rmap.c try_to_unmap_one(); mm/memory.c"
+    " do_swap_page()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def in_swap(live: Live) -> None:
+    let_nobody_else_act(live)
+    need_swap(live, 2 * pmd_size(live))
+    for make in (huge_pages, mapped_in_parts, base_pages):
+        with live.about(make.__name__):
+            memory, written, told = while_nothing_moves(live, partial(_swapped_and_back, live, make))
+            lost = {where: runs(written - found) for where, found in told.items()}
+            live.expect("written base pages that are soft-dirty no more", {}, _rows(lost))
+            # a huge page that is split for swap is soft-dirty then: its parts are dirty (pte_mkdirty() of x86)
+            if make is base_pages:
+                others = {where: runs(found - written) for where, found in told.items()}
+                live.expect("base pages that are soft-dirty and were not written", {}, _rows(others))
+            swap_out(live, memory, memory.length)
+            clear_refs(live, memory)
+            live.expect("soft-dirty base pages in swap, cleared there", [], runs({*soft_dirty_pages(memory)}))
+            written_then = _write_some(live, memory)
+            lost_then = runs(written_then - {*soft_dirty_pages(memory)})
+            live.expect("base pages that were written from swap and are not soft-dirty", [], lost_then)
+            memory.expect_filled()
+        memory.actor.end()
+
+
+def _swapped_and_back(
+    live: Live, make: Callable[[Live, int], Memory]
+) -> tuple[tuple[Memory, set[int], dict[str, set[int]]], bool]:
+    """Return memory, which of it was written and is soft-dirty, and which is so in swap and when it has come back.
+
+    And whether no other base page is.
+    """
+    memory, told = make(live, 2), dict[str, set[int]]()
+    need_soft_dirty(live, memory)
+    # what has been protected may need a fault once more before it can be written (Linux 6.1)
+    memory.fill()
+    written = _written_again(live, memory, zero=False)
+    swap_out(live, memory, memory.length)
+    told["in swap"] = {*soft_dirty_pages(memory)}
+    memory.expect_filled()
+    told["when it is back"] = {*soft_dirty_pages(memory)}
+    return (memory, written, told), all(found <= written for found in told.values())
+
+
 def _zeroes(live: Live) -> Memory:
     memory = advised(live, 1, MADV_NOHUGEPAGE)
     memory.advise(MADV_POPULATE_WRITE)
@@ -176,10 +226,17 @@ def _zeroes(live: Live) -> Memory:
 def _written_again(live: Live, memory: Memory, *, zero: bool) -> set[int]:
     """Write what is in some base pages again, and return which are soft-dirty then: all of a page that is huge."""
     clear_refs(live, memory)
-    for number in (0, 1, 5, base_page_count(live, memory) - 1):
+    _write_some(live, memory, zero=zero)
+    return {*soft_dirty_pages(memory)}
+
+
+def _write_some(live: Live, memory: Memory, *, zero: bool = False) -> set[int]:
+    """Write what is in some base pages of the first huge page again, and return which."""
+    numbers = {0, 1, 5, memory.size // live.base_page - 1}
+    for number in sorted(numbers):
         offset = number * live.base_page
         memory.actor.write(memory.address + offset, 0 if zero else 1 + offset)
-    return {*soft_dirty_pages(memory)}
+    return numbers
 
 
 def _merged_count(memory: Memory, other: Memory) -> int:

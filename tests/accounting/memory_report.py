@@ -75,6 +75,8 @@ _OF_MACHINE = {
     "free_cma": "nr_free_cma",
     "pagecache pages": "nr_file_pages",
 }
+#: what leaves no page of the page cache out, and has none twice (meminfo_proc_show() in fs/proc/meminfo.c)
+_CACHES = "Cached, SwapCached and Buffers together, as pagecache pages"
 
 
 @REPORT.case(
@@ -109,15 +111,18 @@ def huge_pages_of_nodes(live: Live) -> None:
 
 @REPORT.case(
     "the report of memory tells of all memory, of swap, of zones and of their free blocks as vmstat, meminfo, zoneinfo"
-    " and buddyinfo do",
+    " and buddyinfo do, and as many pages of the page cache as Cached, SwapCached and Buffers of meminfo are together,"
+    " with some of memory in swap, and some back from there that is in the swap cache still",
     f"{SYSRQ}; Documentation/filesystems/proc.rst meminfo, buddyinfo; lib/show_mem.c __show_mem()",
 )
 def all_memory(live: Live) -> None:
     need_logged_reports(live)
-    need_swap(live, 2 * pmd_size(live))
-    memory = huge_pages(live, 3)
-    memory.actor.call("mlock", memory.at(2), memory.size)
-    swap_out(live, memory.part(0, 2), 2 * memory.size)
+    need_swap(live, 3 * pmd_size(live))
+    memory = huge_pages(live, 4)
+    memory.actor.call("mlock", memory.at(3), memory.size)
+    swap_out(live, memory.part(0, 3), 3 * memory.size)
+    # what is read alone keeps its place in swap, and is in the swap cache
+    memory.expect_filled(pages=2)
     page = live.base_page
     told, report = _expect_close(live, _told_of_memory, partial(_reported, page=page))
     live.expect("whether swap and what is free of it are told", True, {"Total swap", "Free swap"} <= told.keys())
@@ -192,6 +197,7 @@ def _reported(report: MemoryReport, page: int) -> dict[str, int]:
         for (node, zone), told in report.zones.items()
         for name in ("free", "present", "managed")
     }
+    zones[_CACHES] = totals["pagecache pages"]
     zones["free_cma of all zones"] = sum(told["free_cma"] for told in report.zones.values())
     blocks = {f"{_of(node, zone)} blocks": total for (node, zone), (_counts, total) in report.free_blocks.items()}
     return of_machine | totals | zones | blocks
@@ -207,6 +213,7 @@ def _told_of_memory(live: Live) -> dict[str, int]:
         "Total swap": meminfo["SwapTotal"],
         "Free swap": meminfo["SwapFree"],
         "pages in swap cache": meminfo["SwapCached"],
+        _CACHES: sum(meminfo[name] for name in ("Cached", "SwapCached", "Buffers")),
     }
     told["pages RAM"] = sum(zone.present for zone in zones) * page
     told["pages reserved"] = sum(zone.present - zone.managed for zone in zones) * page

@@ -10,7 +10,7 @@ from operator import not_
 from hugepage_qa.cases.block_queue import BlockQueue
 from hugepage_qa.cases.cache_counts import CACHESTAT, CACHESTAT_SINCE, cached_pages
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.file_contents import KnownFile, data_of
+from hugepage_qa.cases.file_contents import Brought, KnownFile, data_of
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.frames import unwritten_places
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
@@ -42,6 +42,7 @@ _BEGIN = 3
 _MOST = 16
 #: for a disk that others use, too
 _READ_SECONDS = 10.0
+_READ_AROUND_SECONDS = 0.1
 
 
 @case(
@@ -212,6 +213,45 @@ def brought_beyond_the_window(live: Live, file: KnownFile) -> None:
     ranges = [(start, length) for length in lengths for start in (begin, whole - length) if length > window]
     _expect_brought(live, file, ranges)
     file.expect("brought")
+
+
+@partial(file_case, CACHED, on=WITH_A_QUEUE, by=(Brought.WRITTEN,))(
+    "a fault on a mapping of a file with MADV_RANDOM alone brings the base page that is touched, and none beside it,"
+    " wherever it is in the file, mapped shared or private, and whichever are there already",
+    "madvise(2) MADV_RANDOM; mm/filemap.c do_sync_mmap_readahead(), do_async_mmap_readahead()",
+)
+def brought_at_random(live: Live, file: KnownFile) -> None:
+    base, whole, actor = live.base_page, file.contents.length, file.actor
+    # a file system with larger blocks than base pages has no smaller folios (since Linux 6.12)
+    block = max(1, live.host.file_system(file.directory).block_size // base)
+    seen = file.map()
+    there = partial(base_pages_in_memory, live, actor, seen.address, range(whole // base))
+
+    def left() -> set[int]:
+        file.evict()
+        return there()
+
+    # in the middle, both ends, neighbours on both sides, and one that is there
+    places = (100, 0, whole // base - 1, 101, 99, 1, 101)
+    for kind in (mmap.MAP_SHARED, mmap.MAP_PRIVATE):
+        # a page that somebody has a hold of stays
+        if live.host.last_look(left, not_):
+            raise CannotRun("others keep pages of the file in memory")
+        start = actor.mmap(whole, mmap.PROT_READ, kind, file.descriptor)
+        actor.call("madvise", start, whole, mmap.MADV_RANDOM)
+        touched = set[int]()
+        for place in places:
+            actor.read(start + place * base)
+            touched |= {*range(place // block * block, (place // block + 1) * block)}
+            # what is read around it is there a moment later
+            live.host.pause(_READ_AROUND_SECONDS)
+            beside = runs(there() - touched)
+            if beside:
+                live.fail(f"base pages that came with page {place} of {places}", [], beside)
+        # memory that is short may take them, all of them it does not
+        live.expect("whether any page that was touched is in memory", True, bool(there()))
+        actor.call("munmap", start, whole)
+    file.expect("brought at random")
 
 
 @case(

@@ -58,6 +58,8 @@ FALLOC_FL_INSERT_RANGE = 0x20
 F_SEAL_FUTURE_WRITE = 0x10
 # since 6.3
 F_SEAL_EXEC = 0x20
+# include/uapi/linux/memfd.h
+MFD_NOEXEC_SEAL, MFD_EXEC = 0x8, 0x10
 
 MLOCK_ONFAULT = 1
 

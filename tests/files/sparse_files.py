@@ -4,11 +4,12 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.file_contents import KnownFile, data_of
+from hugepage_qa.cases.file_contents import TMPFS, KnownFile, data_of
 from hugepage_qa.cases.file_transfers import READS
+from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.large_folios import block_size, file_case
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD
@@ -39,6 +40,37 @@ def read_over_holes(live: Live, file: KnownFile) -> None:
                 with live.about(f"{length} bytes from {first} on, {read.__name__}"):
                     file.expect_read(read, first, length)
     file.expect("with holes")
+
+
+@case(
+    "a read, whichever call makes it, gives zeroes of holes and leaves them: a file has blocks then for what"
+    " it holds alone, whether it is a hole from its start to its end or holds something, too",
+    "stat(2) st_blocks; splice(2); sendfile(2); mm/shmem.c shmem_file_read_iter(), shmem_file_splice_read()",
+    # on disks what was written before gets its blocks, or gives them back, at any time
+    on=(TMPFS,),
+)
+def holes_that_are_read(live: Live, file: KnownFile) -> None:
+    base, block, whole = live.base_page, block_size(live), file.contents.length
+    shown = HugeFile(live, file.actor, file.descriptor)
+
+    def leave_holes(state: str) -> int:
+        """Have all holes be without blocks once more, and return how many bytes there are blocks for."""
+        if state == "with holes":
+            _leave_holes(live, file, whole)
+        else:
+            file.truncate(0)
+            file.truncate(whole)
+        return shown.blocks
+
+    for state, read in product(("with holes", "a hole alone"), READS):
+        # a folio that somebody has a hold of keeps its blocks until he has none
+        leave = partial(leave_holes, state)
+        found = live.host.last_look(leave, lambda blocks: blocks == _held(live, file), _SECONDS)
+        with live.about(f"{state}, {read.__name__}"):
+            live.expect("bytes that it has blocks for", _held(live, file), found)
+            for end in sorted({*_ends(file), 0, block // 2, block, file.contents.length - base}):
+                file.expect_read(read, max(0, end - base), 2 * base)
+            live.expect("bytes that it has blocks for when it was read", _held(live, file), shown.blocks)
 
 
 @case(
@@ -97,6 +129,14 @@ def _written(file: KnownFile) -> Iterator[tuple[int, int]]:
         if piece.value is not None:
             yield start, piece.length
         start += piece.length
+
+
+def _held(live: Live, file: KnownFile) -> int:
+    """Return the bytes of the base pages that have anything that is not zero."""
+    base = live.base_page
+    return base * len(
+        {page for start, length in _written(file) for page in range(start // base, -(-(start + length) // base))}
+    )
 
 
 def _hole_pages_in(live: Live, file: KnownFile, data: Sequence[tuple[int, int]]) -> list[int]:

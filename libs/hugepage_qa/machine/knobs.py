@@ -33,6 +33,7 @@ SYSCTLS = (
     "vm/defrag_mode",
     "vm/watermark_boost_factor",
     "vm/watermark_scale_factor",
+    "vm/dirty_writeback_centisecs",
     "vm/page-cluster",
     "vm/swappiness",
     "vm/zone_reclaim_mode",

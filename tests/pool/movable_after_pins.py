@@ -10,16 +10,14 @@ from collections.abc import Callable
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_blocks import MemoryBlock, take_and_make_movable
+from hugepage_qa.cases.memory_blocks import MemoryBlock, expect_inside, movable_block
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.cases.movable_kinds import movable_memory
 from hugepage_qa.cases.pinned_pages import Pin
 from hugepage_qa.cases.places import ordinary_memory
-from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.udmabuf import Part, create_buffer, open_device
 from hugepage_qa.kernel.uapi import PROT_NONE
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -47,7 +45,7 @@ _MFD_ALLOW_SEALING, _F_ADD_SEALS, _F_SEAL_SHRINK = 2, 1033, 2
     since=_SINCE,
 )
 def memory_of_no_pool(live: Live) -> None:
-    block, node = _movable(live, pmd_size(live))
+    block, node = movable_block(live, pmd_size(live), _ROOM)
     for name, pin in _PINS.items():
         _expect_in_movable_memory(live, block, node, name, pin)
 
@@ -60,7 +58,7 @@ def memory_of_no_pool(live: Live) -> None:
     since=_SINCE,
 )
 def memory_beside_a_device_buffer(live: Live) -> None:
-    block, node = _movable(live, pmd_size(live))
+    block, node = movable_block(live, pmd_size(live), _ROOM)
     for name, make in (("a device buffer", _device_buffer), ("a device buffer past the end", _refused_device_buffer)):
         _expect_in_movable_memory(live, block, node, name, make)
 
@@ -72,7 +70,7 @@ def memory_beside_a_device_buffer(live: Live) -> None:
     since=_SINCE,
 )
 def pages_of_a_pool(live: Live) -> None:
-    block, node = _movable(live, live.size)
+    block, node = movable_block(live, live.size, _ROOM)
     live.reserve(_PAGES, node)
     live.overcommit(_PAGES)
     for name, pin in _PINS.items():
@@ -83,7 +81,7 @@ def pages_of_a_pool(live: Live) -> None:
                 memory = live.map(_PAGES, actor, noreserve=noreserve)
                 bind(memory, [node])
                 memory.fill()
-                _expect_inside(live, block, f"pages {what}", memory)
+                expect_inside(live, block, f"pages {what}", memory)
                 memory.expect_filled()
             live.expect_pool(nr=2 * _PAGES, free=0, surplus=_PAGES)
         actor.end()
@@ -96,23 +94,9 @@ def _expect_in_movable_memory(
     """Expect memory of each kind that a process gets after ``pin`` to lie in ``block``."""
     for kind, memory in movable_memory(live, node, before=lambda actor: pin(live, actor)):
         with live.about(f"{kind}, after {name}"):
-            _expect_inside(live, block, "pages", memory)
+            expect_inside(live, block, "pages", memory)
             memory.expect_filled()
         memory.actor.end()
-
-
-def _expect_inside(live: Live, block: MemoryBlock, what: str, memory: Memory) -> None:
-    held = block.held(live, memory.present_frames(memory.pages))
-    live.expect(f"{what}: base pages in movable memory", memory.length // live.base_page, len(held))
-
-
-def _movable(live: Live, size: int) -> tuple[MemoryBlock, int]:
-    """Return a block of movable memory, and its node. Raises CannotRun where it has too little room."""
-    keep_struct_pages_that_nobody_counts(live)
-    block = take_and_make_movable(live)
-    if block.size // size < _ROOM:
-        raise CannotRun(f"a block of memory has {block.size >> 20} MiB, and no room for {_ROOM} pages")
-    return block, block.node(live)
 
 
 # --- what is pinned --------------------------------------------------------------------------------------------------

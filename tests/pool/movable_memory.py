@@ -8,7 +8,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
-from hugepage_qa.cases.memory_blocks import MemoryBlock, take_a_block, take_and_make_movable
+from hugepage_qa.cases.memory_blocks import MemoryBlock, expect_inside, movable_block, take_a_block
 from hugepage_qa.cases.memory_policy import bind, move_pages
 from hugepage_qa.cases.movable_kinds import movable_memory
 from hugepage_qa.cases.pinned_pages import Pin
@@ -42,13 +42,13 @@ _NEW_VALUE = 77
     f"{DOC} ZONE_MOVABLE; mm/hugetlb.c alloc_buddy_hugetlb_folio(), include/linux/hugetlb.h htlb_alloc_mask()",
 )
 def pool_in_movable_memory(live: Live) -> None:
-    block, node = _movable(live, live.size)
+    block, node = movable_block(live, live.size, _ROOM)
     live.reserve(_PAGES, node)
     live.overcommit(_PAGES)
     pool, surplus = (_bound(live, node, noreserve=one) for one in (False, True))
     live.expect_pool(nr=2 * _PAGES, free=0, surplus=_PAGES)
-    _expect_inside(live, block, "pages of the pool", pool)
-    _expect_inside(live, block, "surplus pages", surplus)
+    expect_inside(live, block, "pages of the pool", pool)
+    expect_inside(live, block, "surplus pages", surplus)
     for one in (pool, surplus):
         one.expect_filled()
         one.actor.end()
@@ -61,14 +61,14 @@ def pool_in_movable_memory(live: Live) -> None:
     nodes=2,
 )
 def moved_to_movable_memory(live: Live) -> None:
-    block, node = _movable(live, live.size)
+    block, node = movable_block(live, live.size, _ROOM)
     other = next(each for each in live.nodes if each != node)
     live.reserve(_PAGES, other)
     memory = live.map(_PAGES)
     bind(memory, [other])
     memory.fill()
     move_pages(memory.actor, [memory.at(page) for page in range(_PAGES)], [node] * _PAGES)
-    _expect_inside(live, block, "pages that have moved", memory)
+    expect_inside(live, block, "pages that have moved", memory)
     memory.expect_filled()
     live.expect_pool(nr=_PAGES, free=0)
 
@@ -85,10 +85,10 @@ def all_in_movable_memory(live: Live) -> None:
 
 def _each_in_movable_memory(live: Live) -> tuple[MemoryBlock, dict[str, Memory]]:
     """Return movable memory, and memory of each kind, by name, that lies in it."""
-    block, node = _movable(live, pmd_size(live))
+    block, node = movable_block(live, pmd_size(live), _ROOM)
     each = {}
     for name, memory in movable_memory(live, node):
-        _expect_inside(live, block, name, memory)
+        expect_inside(live, block, name, memory)
         each[name] = memory
     return block, each
 
@@ -104,14 +104,14 @@ def _each_in_movable_memory(live: Live) -> tuple[MemoryBlock, dict[str, Memory]]
     since="6.10",
 )
 def pinned_pages_leave(live: Live) -> None:
-    block, node = _movable(live, live.size)
+    block, node = movable_block(live, live.size, _ROOM)
     live.reserve(_PAGES, node)
     private, shared = live.map(2), new_memfd(live).map(2)
     pins = []
     for memory in (private, shared):
         bind(memory, [node])
         memory.fill()
-        _expect_inside(live, block, "pages before", memory)
+        expect_inside(live, block, "pages before", memory)
         with live.about("a shared page" if memory is shared else "a private page"):
             pins.append(_expect_to_leave(live, block, memory))
     live.expect_pool(nr=_PAGES, free=0)
@@ -152,10 +152,10 @@ def all_that_is_pinned_leaves(live: Live) -> None:
     since="6.12",
 )
 def no_buffer_of_holes(live: Live) -> None:
-    block, node = _movable(live, live.size)
+    block, node = movable_block(live, live.size, _ROOM)
     live.reserve(_PAGES, node)
     every = _bound(live, node, noreserve=False)
-    _expect_inside(live, block, "pages of the pool", every)
+    expect_inside(live, block, "pages of the pool", every)
     every.actor.end()
     base = live.base_page
     for is_reserved in (False, True):
@@ -210,7 +210,7 @@ def _expect_to_leave(live: Live, block: MemoryBlock, memory: Memory) -> Pin:
     f"{OFFLINE}; mm/hugetlb.c dissolve_free_hugetlb_folios()",
 )
 def taken_with_pages(live: Live) -> None:
-    block, node = _movable(live, live.size)
+    block, node = movable_block(live, live.size, _ROOM)
     live.reserve(2 * _PAGES, node)
     private = live.map(1)
     file = new_memfd(live)
@@ -218,7 +218,7 @@ def taken_with_pages(live: Live) -> None:
     for memory in (private, shared, left):
         bind(memory, [node])
         memory.fill()
-        _expect_inside(live, block, "pages before", memory)
+        expect_inside(live, block, "pages before", memory)
     left.unmap()
     live.expect_pool(nr=2 * _PAGES, free=2 * _PAGES - 3)
     live.expect("whether the block is taken", True, block.is_taken(live))
@@ -293,26 +293,12 @@ def _first_in(live: Live, block: MemoryBlock, every: Memory) -> Memory:
     raise CannotRun("the pool has no page in the block")
 
 
-def _movable(live: Live, size: int) -> tuple[MemoryBlock, int]:
-    """Return a block of movable memory, and its node. Raises CannotRun where it has too little room."""
-    keep_struct_pages_that_nobody_counts(live)
-    block = take_and_make_movable(live)
-    if block.size // size < _ROOM:
-        raise CannotRun(f"a block of memory has {block.size >> 20} MiB, and no room for {_ROOM} pages")
-    return block, block.node(live)
-
-
 def _entries(live: Live, memory: Memory, addresses: list[int]) -> list[int]:
     """Return what pagemap shows of some base pages: of all in a few requests."""
     if len(addresses) * live.base_page < memory.length:
         return memory.pagemap(addresses)
     every = memory.whole_pagemap()
     return [every[(address - memory.address) // live.base_page] for address in addresses]
-
-
-def _expect_inside(live: Live, block: MemoryBlock, what: str, memory: Memory) -> None:
-    held = block.held(live, memory.present_frames(memory.pages))
-    live.expect(f"{what}: base pages in movable memory", memory.length // live.base_page, len(held))
 
 
 def _expect_outside(live: Live, block: MemoryBlock, memory: Memory) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from hugepage_qa.cases.broken_memory import has_broken_before
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.result import BROKEN_BEFORE
-from hugepage_qa.cases.struct_pages import read_struct_pages_of_boot
+from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts, read_struct_pages_of_boot
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Refused, set_alarm
@@ -174,6 +175,21 @@ def take_and_make_movable(live: Live) -> MemoryBlock:
     block.add(live, ONLINE_MOVABLE)
     live.when_actors_have_ended(block.make_ordinary, live)
     return block
+
+
+def movable_block(live: Live, size: int, room: int) -> tuple[MemoryBlock, int]:
+    """Return a block of movable memory, and its node. Raises CannotRun where ``room`` pages of ``size`` do not fit."""
+    keep_struct_pages_that_nobody_counts(live)
+    block = take_and_make_movable(live)
+    if block.size // size < room:
+        raise CannotRun(f"a block of memory has {block.size >> 20} MiB, and no room for {room} pages")
+    return block, block.node(live)
+
+
+def expect_inside(live: Live, block: MemoryBlock, what: str, memory: Memory) -> None:
+    """Expect all of ``memory`` to lie in ``block``, which is movable."""
+    held = block.held(live, memory.present_frames(memory.pages))
+    live.expect(f"{what}: base pages in movable memory", memory.length // live.base_page, len(held))
 
 
 def read_total(live: Live) -> int:

@@ -1,0 +1,136 @@
+"""Gigantic pages and memory for what can be moved alone: they come from there where vm.movable_gigantic_pages asks."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_blocks import ONLINE_MOVABLE, MemoryBlock, memory_blocks
+from hugepage_qa.cases.memory_policy import bind
+from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+GIGANTIC = Area("pool/movable-gigantic", sizes=Sizes.GIGANTIC)
+
+DOC = "Documentation/admin-guide/sysctl/vm.rst movable_gigantic_pages; include/linux/hugetlb.h htlb_alloc_mask()"
+_KNOB = "proc/sys/vm/movable_gigantic_pages"
+#: it came with Linux 7.0
+_SINCE = "7.0"
+_TRIED = 4
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Movable memory of ``node`` with room for one gigantic page, and which blocks it consists of."""
+
+    node: int
+    blocks: tuple[MemoryBlock, ...]
+
+    def holds(self, live: Live, memory: Memory) -> list[bool]:
+        """Tell of each page of ``memory`` whether it lies there."""
+        frames = [memory.frame(page * memory.size) for page in range(memory.pages)]
+        return [any(block.held(live, [frame]) for block in self.blocks) for frame in frames]
+
+
+@GIGANTIC.case(
+    "a pool takes as many pages as a node has room for, and leaves movable memory alone",
+    DOC,
+)
+def never_unless_asked(live: Live) -> None:
+    live.set_knob_if_there(_KNOB, "0")
+    movable = _movable_range(live)
+    live.reserve(1, movable.node)
+    # as many as it gets
+    live.set_nr(len(list(memory_blocks(live))), movable.node)
+    _expect_to_lie(live, movable, _pages_of(live, movable.node, live.pool(movable.node).nr), [])
+
+
+@GIGANTIC.case(
+    "with vm.movable_gigantic_pages a pool takes movable memory first, gives it back, and no longer takes it when the"
+    " knob is 0 again",
+    DOC,
+    since=_SINCE,
+)
+def taken_where_asked(live: Live) -> None:
+    movable = _movable_range(live)
+    for asked in ("1", "0", "1"):
+        live.set_knob(_KNOB, asked)
+        with live.about(f"{_KNOB} {asked}"):
+            live.reserve(1, movable.node)
+            memory = _pages_of(live, movable.node, 1)
+            _expect_to_lie(live, movable, memory, [0] if asked == "1" else [])
+            memory.actor.end()
+            live.set_nr(0)
+            live.expect_pool(nr=0, free=0)
+
+
+@GIGANTIC.case(
+    "a page in movable memory moves when that is taken, to a free one of another node, and holds what it held",
+    "Documentation/admin-guide/mm/memory-hotplug.rst Memory Offlining and ZONE_MOVABLE; mm/memory_hotplug.c"
+    " do_migrate_range(), mm/hugetlb.c alloc_hugetlb_folio_nodemask()",
+    nodes=2,
+    since=_SINCE,
+)
+def moved_when_taken(live: Live) -> None:
+    live.set_knob(_KNOB, "1")
+    movable = _movable_range(live)
+    live.reserve(1, movable.node)
+    memory = _pages_of(live, movable.node, 1)
+    _expect_to_lie(live, movable, memory, [0])
+    # those of other nodes alone are looked at (do_migrate_range())
+    for other in live.nodes:
+        if other != movable.node:
+            live.reserve(1, other)
+    pages = live.pool().nr
+    live.expect("whether a block of it is taken", True, movable.blocks[0].is_taken(live))
+    _expect_to_lie(live, movable, memory, [])
+    memory.expect_filled()
+    # what it left is free, and no longer in the pool
+    live.expect_pool(nr=pages - 1, free=pages - 2)
+
+
+def _movable_range(live: Live) -> _Range:
+    """Have movable memory with room for one page until the case ends.
+
+    Raises CannotRun where nothing can be taken, and as ``memory_blocks()`` does.
+    """
+    keep_struct_pages_that_nobody_counts(live)
+    ranges: defaultdict[tuple[int, int], list[MemoryBlock]] = defaultdict(list)
+    for block in memory_blocks(live):
+        if block.size > live.size:
+            raise CannotRun(f"a block of memory has {block.size >> 20} MiB, more than a page")
+        ranges[block.node(live), block.number * block.size // live.size].append(block)
+    whole = [_Range(node, tuple(each)) for (node, _), each in ranges.items() if len(each) == live.size // each[0].size]
+    for movable in whole[:_TRIED]:
+        if all(_is_made_movable(live, block) for block in movable.blocks):
+            return movable
+    raise CannotRun(f"no {live.size >> 30} GiB of memory can be taken from the machine")
+
+
+def _is_made_movable(live: Live, block: MemoryBlock) -> bool:
+    if not block.is_taken(live):
+        return False
+    live.when_actors_have_ended(block.put_back, live)
+    live.when_actors_have_ended(block.make_ordinary, live)
+    block.add(live, ONLINE_MOVABLE)
+    return True
+
+
+def _pages_of(live: Live, node: int, pages: int) -> Memory:
+    memory = live.map(pages)
+    bind(memory, [node])
+    memory.fill()
+    return memory
+
+
+def _expect_to_lie(live: Live, movable: _Range, memory: Memory, expected: list[int]) -> None:
+    """Expect the pages ``expected`` of ``memory`` to lie in ``movable``, and the others not to."""
+    found = [page for page, is_there in enumerate(movable.holds(live, memory)) if is_there]
+    live.expect("pages in movable memory", expected, found)
+
+
+class MovableGigantic(LiveTest):
+    def test_movable_gigantic(self) -> None:
+        self.run_area(GIGANTIC)

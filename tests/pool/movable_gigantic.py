@@ -8,6 +8,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_blocks import ONLINE_MOVABLE, MemoryBlock, memory_blocks
 from hugepage_qa.cases.memory_policy import bind
+from hugepage_qa.cases.places import ordinary_memory
 from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -19,6 +20,8 @@ _KNOB = "proc/sys/vm/movable_gigantic_pages"
 #: it came with Linux 7.0
 _SINCE = "7.0"
 _TRIED = 4
+#: of others, which come from movable memory first
+_BASE_PAGES = 64
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class _Range:
 
 
 @GIGANTIC.case(
-    "a pool takes as many pages as a node has room for, and leaves movable memory alone",
-    DOC,
+    "a pool takes as many pages as a node has room for, and leaves movable memory to others",
+    f"{DOC}; Documentation/admin-guide/mm/memory-hotplug.rst ZONE_MOVABLE",
 )
 def never_unless_asked(live: Live) -> None:
     live.set_knob_if_there(_KNOB, "0")
@@ -44,7 +47,14 @@ def never_unless_asked(live: Live) -> None:
     live.reserve(1, movable.node)
     # as many as it gets
     live.set_nr(len(list(memory_blocks(live))), movable.node)
-    _expect_to_lie(live, movable, _pages_of(live, movable.node, live.pool(movable.node).nr), [])
+    pages = live.pool().nr
+    memory = _pages_of(live, movable.node, live.pool(movable.node).nr)
+    live.expect_pool(nr=pages, free=pages - memory.pages)
+    _expect_to_lie(live, movable, memory, [])
+    others = ordinary_memory(live, live.actor(), _BASE_PAGES)
+    bind(others, [movable.node])
+    others.fill()
+    _expect_to_lie(live, movable, others, list(range(_BASE_PAGES)))
 
 
 @GIGANTIC.case(

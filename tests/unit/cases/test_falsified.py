@@ -66,6 +66,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     "of-one-that-shares-all": ("load ",),
     # it tries another block where one is refused
     "added-to-a-busy-machine": ("call write ",),
+    # nor whether one is refused, of those that make up a gigantic page
+    **dict.fromkeys(("never-unless-asked", "taken-where-asked", "moved-when-taken"), ("call write ",)),
     # whether a page that nobody has any more is given back: one that is still in a file is not
     "broken-part-of-a-held-tmpfs-page": ("tmp/debugfs",),
 }

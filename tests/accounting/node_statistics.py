@@ -14,6 +14,7 @@ from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
 from hugepage_qa.kernel.counters import read_vmstat
+from hugepage_qa.kernel.memory_layout import read_zones
 from hugepage_qa.kernel.nodes import node_directories, read_nodes
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -33,6 +34,8 @@ _SUMS = {
     "other_node": "numa_other",
 }
 _MACHINE = "/proc/vmstat"
+#: of a node, in /proc/zoneinfo
+_ZONES = "zones of"
 _SWITCH = "proc/sys/vm/numa_stat"
 #: base pages that are filled at once, and huge pages that are filled and given back so often
 _BASE_PAGES, _HUGE_PAGES, _ROUNDS = 4096, 4, 32
@@ -71,7 +74,7 @@ class _Kind:
 @STATISTICS.case(
     "base pages are counted by the node that they came from: as a hit, since they were wanted there by whichever"
     " policy, as local where the process ran there, as of another node where it did not, and as interleaved where they"
-    " were; nothing else counts them, and /proc/vmstat has the sums",
+    " were; nothing else counts them, and /proc/zoneinfo and /proc/vmstat have their sums",
     RULE,
     nodes=2,
 )
@@ -234,15 +237,16 @@ def _hits(live: Live, pages: Mapping[int, int], near: int) -> dict[str, dict[str
 
 
 def _with_sums(of_nodes: Counted) -> Counted:
+    """Return the counts of the zones of each node, and of the machine, with those of nodes."""
     sums = {name: sum(counts[name] for counts in of_nodes.values()) for name in _SUMS}
-    return {**of_nodes, _MACHINE: sums}
+    return {**of_nodes, **{f"{_ZONES} {name}": counts for name, counts in of_nodes.items()}, _MACHINE: sums}
 
 
 def _most(least: Counted, way: _Way, near: int, tables: int, others: int) -> Counted:
     """Return what each counter must stay below: page tables of so many pages come as memory of the process does."""
     most = _more(least, others)
     source = way.nodes[0] if way.of_process else near
-    for name in (_name(source), _MACHINE):
+    for name in (_name(source), f"{_ZONES} {_name(source)}", _MACHINE):
         for counter in ("numa_hit", "local_node" if source == near else "other_node"):
             most[name][counter] += tables * len(way.nodes)
     return most
@@ -276,10 +280,19 @@ def _risen(live: Live, act: Callable[[], object]) -> Counted:
 def _counters(live: Live) -> Counted:
     add_up_counters(live)
     tree = ObservedTree(live.host)
+    # the other files have processors add up what each has counted for itself, and then zoneinfo has it in any case
+    zones = read_zones(tree)
     places = node_directories(live.host)
     machine = read_vmstat(tree)
     of_nodes = {_name(node): read_vmstat(tree, f"{places[node]}/numastat") for node in live.nodes}
-    return {**of_nodes, _MACHINE: {name: machine[of_machine] for name, of_machine in _SUMS.items()}}
+    of_zones = {
+        f"{_ZONES} {_name(node)}": {
+            name: sum(zone.allocated.get(of_machine, 0) for zone in zones if zone.node == node)
+            for name, of_machine in _SUMS.items()
+        }
+        for node in live.nodes
+    }
+    return {**of_nodes, **of_zones, _MACHINE: {name: machine[of_machine] for name, of_machine in _SUMS.items()}}
 
 
 def _name(node: int) -> str:

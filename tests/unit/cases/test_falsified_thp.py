@@ -199,8 +199,9 @@ _AREAS_WITHOUT = {
     "files/counted-folios",
     # blocks that huge pages cannot come from
     "thp/taken-blocks",
-    # what memory holds, whatever maps it
+    # what memory holds, and what is protected of it, whatever maps it
     "thp/written-and-protected",
+    "userfaultfd/protected-in-swap",
 }
 _OF_HUGE_PAGES = [
     one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES and one.area.name not in _AREAS_WITHOUT

@@ -10,6 +10,7 @@ from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs
 from hugepage_qa.cases.closed_memory import DOC as CLOSED_DOC
 from hugepage_qa.cases.closed_memory import KINDS, SINCE, close
 from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory, runs
@@ -161,7 +162,7 @@ def protected_hugetlb_pages(live: Live) -> None:
                 memory.protect(prot, first, pages)
                 live.expect("pages in memory", (1,), in_memory(live, memory))
                 if not shared:
-                    child = memory.fork()
+                    child = forked(live, memory)
                     live.expect("pages in memory of a child", (1,), in_memory(live, child))
                     child.actor.end()
                 memory.protect(READ_WRITE)

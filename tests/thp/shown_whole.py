@@ -5,12 +5,7 @@ import mmap
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.clear_refs import (
-    CLEAR_REFS_ALL,
-    clear_refs,
-    huge_pages_not_dirty,
-    soft_dirty_pages,
-)
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, huge_pages_not_dirty, soft_dirty_pages
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, Memory, runs
@@ -18,11 +13,7 @@ from hugepage_qa.cases.pages_in_memory import expect_second_in_memory
 from hugepage_qa.cases.swapped import swapped
 from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, need_counted_parts
-from hugepage_qa.cases.thp_shared_memory import (
-    let_only_pmd_inherit,
-    shared_base_pages,
-    shared_huge_pages,
-)
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest

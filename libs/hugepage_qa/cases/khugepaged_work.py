@@ -1,11 +1,18 @@
-"""khugepaged at work for a case: quick, allowed to fill what is absent, and what it must have made in the end."""
+"""khugepaged at work for a case, or asleep: quick, allowed to fill what is absent, and what it must have made."""
 
 from hugepage_qa.cases.fragmentation import expect_no_node_short, tell, with_blocks
-from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, allow_absent, await_khugepaged, quicken
+from hugepage_qa.cases.khugepaged_clock import (
+    KHUGEPAGED,
+    PATIENT_SCANS,
+    allow_absent,
+    await_khugepaged,
+    let_rest,
+    quicken,
+)
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import pmd_size
-from hugepage_qa.cases.thp_policy import set_policy
+from hugepage_qa.cases.thp_policy import base_pages, set_policy
 from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.version import KernelVersion
@@ -24,6 +31,15 @@ def put_to_work(live: Live, *, pmd: str = "inherit") -> None:
     quicken(live)
     allow_absent(live, pmd_size(live) // live.base_page - 1)
     live.set_knob(f"{KHUGEPAGED}/defrag", "1")
+
+
+def put_to_sleep(live: Live) -> None:
+    """Have khugepaged sleep for minutes, and wait until it does."""
+    # without a process on its list it does not sleep but waits for one
+    base_pages(live)
+    # of what is under way when it is to rest as little as can be
+    live.set_knob(f"{KHUGEPAGED}/pages_to_scan", "1")
+    let_rest(live)
 
 
 def expect_collapse(live: Live, memory: Memory, expected: int) -> None:

@@ -1,0 +1,184 @@
+"""Shared memory and files that khugepaged makes huge, or maps as a whole, for all who have them mapped."""
+
+import mmap
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage, with_blocks
+from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, allow_absent, await_khugepaged, await_scans, quicken
+from hugepage_qa.cases.khugepaged_work import (
+    COLLAPSE_SINCE,
+    beyond_limit,
+    expect_beyond_limit,
+    put_to_sleep,
+    put_to_work,
+)
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.size_counters import allow_only
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import leave_dirt, some_smaller_sizes
+from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, map_file, mount_tmpfs
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
+from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.rules import THP_DOC
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+SHARED = Area("thp/collapse-of-shared", sizes=Sizes.ONCE, uncleared=True)
+
+DOC = f"{THP_DOC} Khugepaged controls"
+COLLAPSE = "madvise(2) MADV_COLLAPSE"
+_NEW_VALUE = 77
+
+
+@SHARED.case(
+    "khugepaged makes advised shared memory huge for all who map it, as far as max_ptes_none allows absent pages, which"
+    " are zero then, and counts what has more of them; who has it mapped without advice need not touch it to have it"
+    " mapped as a whole by MADV_COLLAPSE",
+    f"{DOC} max_ptes_none; {COLLAPSE}; {THP_DOC} shmem_enabled, thp_scan_exceed_none_pte; mm/khugepaged.c"
+    " collapse_file(), hpage_collapse_scan_file(), collapse_pte_mapped_thp()",
+)
+def shared_memory(live: Live) -> None:
+    put_to_work(live)
+    let_only_pmd_inherit(live)
+    pages = pmd_size(live) // live.base_page
+    for absent in (0, 1, pages // 2):
+        for limit in {max(absent - 1, 0), absent}:
+            leave_dirt(live)
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+            allow_absent(live, limit)
+            memory = map_aligned(live, 1, pmd_size(live), shared=True)
+            present = memory.length - absent * live.base_page
+            memory.fill_part(0, present)
+            other = memory.fork()
+            # its page table is what khugepaged takes away
+            live.expect("words that the other process finds wrong", 0, other.wrong(0, present))
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+            _advise(memory)
+            where, before = f"{absent} absent, max_ptes_none {limit}", beyond_limit(live, "none")
+            _expect_shared(live, memory, absent <= limit, where)
+            if absent > limit:
+                expect_beyond_limit(live, "none", before, where)
+            elif live.kernel_version >= COLLAPSE_SINCE:
+                collapse_memory(live, other)
+                mapped = other.smaps().shmem_pmd_mapped
+                live.expect(f"ShmemPmdMapped after advice of the other process, {where}", other.length, mapped)
+            for each in (memory, other):
+                live.expect("words that changed", 0, each.wrong(0, present))
+            rest = other.nonzero(present, absent * live.base_page)
+            live.expect("words of absent pages that are not zero", 0, rest)
+            memory.actor.end()
+
+
+@SHARED.case(
+    "khugepaged makes shared memory huge that is all there, in huge pages of a smaller size, where none may be absent,"
+    " and leaves it where one of them is; it holds what it held",
+    f"{DOC} max_ptes_none; mm/khugepaged.c hpage_collapse_scan_file() (d60fcaf00d75)",
+    since="6.12",
+)
+def shared_pages_of_a_smaller_size(live: Live) -> None:
+    put_to_work(live)
+    let_only_pmd_inherit(live)
+    allow_absent(live, 0)
+    sizes = [(size, path) for size, path in some_smaller_sizes(live) if "shmem_enabled" in live.host.names(path)]
+    if not sizes:
+        raise CannotRun("this kernel has no shared memory in huge pages of smaller sizes")
+    for size, path in sizes:
+        for absent in (0, 1):
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+            allow_only(live, size, knob="shmem_enabled", policy="always")
+            memory = map_aligned(live, 1, pmd_size(live), shared=True)
+            present, before = memory.length - absent * size, _taken(live, path)
+            memory.fill_part(0, present)
+            if _taken(live, path) - before < present // size:
+                expect_no_shortage(live, size, present // size)
+            live.expect(f"pages of {size} bytes that were taken", present // size, _taken(live, path) - before)
+            allow_only(live, pmd_size(live), knob="shmem_enabled", policy="inherit")
+            live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
+            _advise(memory)
+            with live.about(f"pages of {size} bytes, {absent} absent"):
+                _expect_shared(live, memory, not absent, f"{absent} absent")
+                live.expect("words that changed", 0, memory.wrong(0, present))
+            memory.actor.end()
+
+
+@SHARED.case(
+    "khugepaged has huge pages of files mapped as a whole that are mapped as base pages, in every mapping of a process"
+    " and of others, the last one, too; a private one with a page of its own keeps that",
+    f"{DOC}; mm/khugepaged.c collapse_pte_mapped_thp(), khugepaged_collapse_pte_mapped_thps()",
+    since="6.1",
+)
+def files_in_parts(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    point = mount_tmpfs(live, "always")
+    for has_more in (False, True):
+        put_to_work(live)
+        put_to_sleep(live)
+        path = f"{point}/{has_more}"
+        first, other = filled_file(live, path, 2), live.actor()
+        others = (first.actor, other) if has_more else ()
+        shared = [first, *(map_file(live, each, live.open(each, path), 2) for each in others)]
+        private = Memory(live, other, room_for(other, 1, first.size), 1, first.size)
+        kind = mmap.MAP_PRIVATE | MAP_FIXED
+        other.mmap(private.size, READ_WRITE, kind, live.open(other, path), address=private.address)
+        for memory in (*shared, private):
+            _map_in_parts(live, memory)
+        private.actor.write(private.at(1) - WORD, _NEW_VALUE)
+        quicken(live)
+        for memory in shared:
+            _expect_shared(live, memory, True, f"{len(shared)} mappings")
+            memory.expect_filled()
+        await_scans(live)
+        live.expect("the word that is its own", _NEW_VALUE, private.actor.read(private.at(1) - WORD))
+        live.expect("words of a private mapping that changed", 0, private.wrong(0, private.size - WORD))
+        for memory in shared:
+            memory.fill()
+        live.expect("the word that is its own", _NEW_VALUE, private.actor.read(private.at(1) - WORD))
+        first.actor.end()
+        other.end()
+
+
+def _expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
+    with_blocks(live, memory.size, 1)
+    if huge:
+        if not await_khugepaged(live, lambda: _mapped_whole(live, memory) == memory.length, PATIENT_SCANS):
+            expect_no_node_short(live, memory.size, 1)
+    else:
+        await_scans(live)
+    live.expect(f"ShmemPmdMapped, {where}", memory.length if huge else 0, _mapped_whole(live, memory))
+
+
+def _map_in_parts(live: Live, memory: Memory) -> None:
+    """Have ``memory`` of a file mapped as base pages, though it is huge, and advise it."""
+    for page in range(memory.pages):
+        # a mapping that ends inside a huge page has none
+        memory.actor.call("mprotect", memory.at(page), live.base_page, mmap.PROT_READ)
+    memory.expect_filled()
+    memory.protect(READ_WRITE)
+    live.expect("ShmemPmdMapped of what is mapped in parts", 0, memory.smaps().shmem_pmd_mapped)
+    _advise(memory)
+
+
+def _advise(memory: Memory) -> None:
+    for _time in range(2):
+        # shared memory is looked at with the flags that the mapping had before: the first advice puts no process on
+        # the list of khugepaged (mm/shmem.c shmem_allowable_huge_orders() reads vma->vm_flags, 6.1 to 7.3)
+        memory.advise(MADV_HUGEPAGE)
+
+
+def _mapped_whole(live: Live, memory: Memory) -> int:
+    # khugepaged leaves it to the next access to map what it made
+    for page in range(memory.pages):
+        live.expect("the first word", 1 + page * memory.size, memory.read(page))
+    return memory.smaps().shmem_pmd_mapped
+
+
+def _taken(live: Live, path: str) -> int:
+    return read_integer(live.host, f"{path}/stats/shmem_alloc") or 0
+
+
+class ThpCollapseOfShared(LiveTest):
+    def test_collapse_of_shared(self) -> None:
+        self.run_area(SHARED)

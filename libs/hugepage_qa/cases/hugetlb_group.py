@@ -7,6 +7,8 @@ from functools import wraps
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, Watch, new_group
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import move_page
 from hugepage_qa.kernel.hugetlb_cgroup import (
     RESERVATIONS,
     VERSION_1,
@@ -16,7 +18,7 @@ from hugepage_qa.kernel.hugetlb_cgroup import (
     read_refusals,
 )
 from hugepage_qa.kernel.tree import parse_integer
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
@@ -32,6 +34,7 @@ _UNSIGNED_LONG = 1 << 64
 _NUMA_STAT_SINCE = KernelVersion(5, 17)
 #: file of version 1
 _HIGHEST = "max_usage_in_bytes"
+_TWO = 2
 
 
 class HugetlbGroup:
@@ -155,6 +158,20 @@ class HugetlbGroup:
 
     def _number(self, name: str) -> int:
         return parse_integer(self._text(name), self._path(name))
+
+
+def charged_page_that_moved(live: Live, group: HugetlbGroup) -> tuple[Memory, int]:
+    """Return a page of a process of ``group`` that moved to another node, and that node. Raises CannotRun."""
+    if len(live.nodes) < _TWO:
+        raise CannotRun("pages move between nodes, of which this machine has one")
+    for node in live.nodes:
+        live.reserve(1, node)
+    memory = live.map(1, group.actor(), noreserve=True)
+    memory.touch()
+    here = next(iter(memory.numa_maps().nodes))
+    there = next(node for node in live.nodes if node != here)
+    live.expect("status of move_pages", there, move_page(memory, 0, there))
+    return memory, there
 
 
 GroupAct = Callable[[Live, HugetlbGroup], None]

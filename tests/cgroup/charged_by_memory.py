@@ -1,0 +1,149 @@
+"""Hugetlb pages that the memory controller charges, where the hierarchy is mounted so: had, not had, and moved."""
+
+import errno
+import signal
+from collections.abc import Mapping
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.group_statistics import expect_statistics
+from hugepage_qa.cases.hugetlb_accounting import (
+    ACCOUNTING,
+    accounted_group,
+    mount_options,
+    mount_with_accounting,
+    need_small_charges,
+)
+from hugepage_qa.cases.hugetlb_group import V2_DOC, HugetlbGroup, charged_page_that_moved
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.memory_policy import MOVE_STRICTLY, bind, move_page
+from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.kernel.uapi import MADV_POPULATE_WRITE
+from hugepage_qa.plugins.avocado_test import LiveTest
+
+BY_MEMORY = Area("cgroup/charged-by-memory")
+
+_TWO = 2
+#: more than what a group is charged for besides could hide
+_MISSED = 4
+
+
+@BY_MEMORY.case(
+    "hugetlb pages count for memory.current where the hierarchy is mounted with memory_hugetlb_accounting, else not",
+    f"{V2_DOC} memory_hugetlb_accounting; mm/memcontrol.c mem_cgroup_charge_hugetlb()",
+    pages=2,
+)
+def memory_counts_hugetlb_pages_if_mounted_so(live: Live) -> None:
+    _expect_accounted(live, is_accounted=any(ACCOUNTING in words for words in mount_options(live)))
+
+
+@BY_MEMORY.case(
+    "hugetlb pages count for memory.current after the hierarchy was mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory_hugetlb_accounting; kernel/cgroup/cgroup.c apply_cgroup_root_flags()",
+    since="6.7",
+    pages=2,
+)
+def memory_counts_hugetlb_pages_when_mounted_so(live: Live) -> None:
+    mount_with_accounting(live)
+    live.expect("mounts without the option", [], [words for words in mount_options(live) if ACCOUNTING not in words])
+    _expect_accounted(live, is_accounted=True)
+
+
+def _expect_accounted(live: Live, *, is_accounted: bool) -> None:
+    need_small_charges(live)
+    group = new_group(live, "memory", Version.TWO)
+    actor = group.actor()
+    memory = live.map(2, actor)
+    before = _memory_current(group)
+    memory.touch(0)
+    memory.touch(1)
+    # page tables and the like are charged and given back, too, but are much less than half of a page
+    found = round((_memory_current(group) - before) / live.size)
+    live.expect("pages in memory.current", 2 if is_accounted else 0, found)
+    memory.unmap()
+    live.expect("pages in memory.current", 0, round((_memory_current(group) - before) / live.size))
+
+
+@BY_MEMORY.case(
+    "who finds the pool empty is charged nothing in memory.current for the pages that it did not get, touched or asked"
+    " for, where the hierarchy is mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory_hugetlb_accounting; mm/hugetlb.c alloc_hugetlb_folio()",
+    since="6.7",
+    sizes=Sizes.BUDDY,
+)
+def memory_counts_no_page_that_was_not_had(live: Live) -> None:
+    need_small_charges(live)
+    mount_with_accounting(live)
+    group = new_group(live, "memory", Version.TWO)
+    for shared in (False, True):
+        actor = group.actor()
+        memory = live.map(_MISSED, actor, noreserve=True, shared=shared)
+        before = _memory_current(group)
+        for page in range(_MISSED):
+            live.expect_signal(signal.SIGBUS, memory.touch, page)
+            live.expect_errno(errno.EFAULT, memory.advise, MADV_POPULATE_WRITE, page, 1)
+        found = round((_memory_current(group) - before) / live.size)
+        live.expect(f"pages in memory.current, shared {shared}", 0, found)
+        actor.end()
+
+
+@BY_MEMORY.case(
+    "a page that moves to another node counts for memory.current as before, until it is given back, where the hierarchy"
+    " is mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory_hugetlb_accounting; mm/memcontrol.c mem_cgroup_migrate(); mm/hugetlb.c move_hugetlb_state()",
+    since="6.7",
+)
+def memory_counts_a_page_that_moves(live: Live) -> None:
+    group = accounted_group(live)
+    memory, _there = charged_page_that_moved(live, group)
+    live.expect("pages in memory.current", 1, round(_memory_current(group.group) / live.size))
+    memory.unmap()
+    live.expect("pages in memory.current", 0, round(_memory_current(group.group) / live.size))
+
+
+@BY_MEMORY.case(
+    "hugetlb in memory.numa_stat of a group, and of the one above it, has pages that move to another node and back on"
+    " the node that each is on, and none when they are given back, and memory.stat has as many as before, where the"
+    " hierarchy is mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory.stat hugetlb, memory.numa_stat; mm/hugetlb.c move_hugetlb_lruvec_stat()",
+    since="7.3",  # before, a page that moved was told on the node where it had been
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def memory_shows_pages_that_move_on_their_nodes(live: Live) -> None:
+    above = accounted_group(live)
+    group = above.child("below")
+    for node in live.nodes:
+        live.reserve(_TWO, node)
+    here, there = live.nodes[:2]
+    for shared in (False, True):
+        with live.about(f"shared {shared}"):
+            memory = live.map(_TWO, group.actor(), noreserve=True, shared=shared)
+            bind(memory, [here])
+            for page in range(_TWO):
+                memory.touch(page)
+            _expect_memory_on_nodes(live, (group, above), {here: 2, there: 0})
+            live.expect("status of move_pages", there, move_page(memory, 1, there))
+            _expect_memory_on_nodes(live, (group, above), {here: 1, there: 1})
+            for node, other in ((there, here), (here, there)):
+                bind(memory, [node], MOVE_STRICTLY)
+                _expect_memory_on_nodes(live, (group, above), {node: 2, other: 0})
+            memory.unmap()
+            _expect_memory_on_nodes(live, (group, above), {here: 0, there: 0})
+
+
+def _expect_memory_on_nodes(live: Live, groups: tuple[HugetlbGroup, ...], pages: Mapping[int, int]) -> None:
+    """Expect as many hugetlb pages of each node in memory.numa_stat of ``groups``, and all of them in memory.stat."""
+    for each in groups:
+        on_nodes = {f"hugetlb N{node}": count * live.size for node, count in pages.items()}
+        expect_statistics(live, each.group, on_nodes, "memory.numa_stat")
+        expect_statistics(live, each.group, {"hugetlb": sum(pages.values()) * live.size})
+
+
+def _memory_current(group: ControlGroup) -> int:
+    return parse_integer(group.read("memory.current") or "", f"{group.path}/memory.current")
+
+
+class ChargedByMemory(LiveTest):
+    def test_charged_by_memory(self) -> None:
+        self.run_area(BY_MEMORY)

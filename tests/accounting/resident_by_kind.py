@@ -2,12 +2,16 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.process_counters import process_status
+from hugepage_qa.cases.swapped import need_swap, parts_out, zswap_knob
+from hugepage_qa.cases.thp_memory import free_lazily, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import filled_file, map_file, mount_tmpfs, shared_base_pages, shared_huge_pages
 from hugepage_qa.machine.host import ObservedTree
@@ -41,6 +45,48 @@ def each_kind_for_itself(live: Live) -> None:
             memory.unmap()
             _expect_resident(live, memory, {}, besides)
         memory.actor.end()
+
+
+@RESIDENT_BY_KIND.case(
+    "what the kernel takes of huge pages and base pages, mapped as a whole or in parts, is resident no more: RssAnon"
+    " falls by all that it takes after MADV_FREE, and by all that goes to swap, which VmSwap rises by, of whole pages"
+    " and of halves of two; what is had again counts again, and nothing is left when it is unmapped",
+    "Documentation/filesystems/proc.rst RssAnon, VmSwap; madvise(2) MADV_FREE; mm/rmap.c try_to_unmap_one(),"
+    " ttu_anon_lazyfree_folio(); mm/huge_memory.c __discard_anon_folio_pmd_locked()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def taken_by_the_kernel(live: Live) -> None:
+    let_nobody_else_act(live)
+    need_swap(live, 2 * _PAGES * pmd_size(live))
+    live.set_knob_if_there(zswap_knob("enabled"), "N")
+    some = base_pages(live, 1)
+    some.unmap()
+    besides = _resident(live, some.actor)
+    some.actor.end()
+    for make, is_free, is_all in product((huge_pages, mapped_in_parts, base_pages), (True, False), (True, False)):
+        memory = make(live, _PAGES)
+        start, length = (0, memory.length) if is_all else (memory.size // 2, memory.size)
+        what = f"{length} bytes from {start} on are {'free to be taken' if is_free else 'swapped out'}"
+        with live.about(f"{make.__name__.replace('_', ' ')}, {what}"):
+            if is_free:
+                live.host.wait_until(partial(free_lazily, memory))
+            live.host.wait_until(partial(parts_out, live, memory, [(start, length)], partial(_is_out, memory, length)))
+            left = memory.smaps()
+            live.expect(f"whether it was taken, Rss {left.rss}", True, left.rss <= memory.length - length)
+            _expect_resident(live, memory, {"RssAnon": round(left.rss / memory.size)}, besides)
+            swap, of_process = left.fields["Swap"], process_status(live, memory.actor).sizes["VmSwap"]
+            # of what else it has others may have had some swapped out
+            live.expect(f"huge pages in VmSwap, {of_process} bytes", swap // memory.size, of_process // memory.size)
+            live.expect("bytes in swap", 0 if is_free else memory.length - left.rss, swap)
+            memory.fill()
+            _expect_resident(live, memory, _ANONYMOUS, besides)
+            memory.unmap()
+            _expect_resident(live, memory, {}, besides)
+        memory.actor.end()
+
+
+def _is_out(memory: Memory, length: int) -> bool:
+    return memory.smaps().rss <= memory.length - length
 
 
 def _expect_resident(live: Live, memory: Memory, expected: Mapping[str, int], besides: Mapping[str, int]) -> None:

@@ -199,6 +199,8 @@ _AREAS_WITHOUT = {
     "swap/faults-from-swap",
     "files/flagged-io",
     "files/counted-folios",
+    # what files take of a mount
+    "files/shrunk-ends",
     # blocks that huge pages cannot come from
     "thp/taken-blocks",
     # what memory holds, and what is protected of it, whatever maps it

@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import os
 
 from hugepage_qa.cases.broken_memory import (
     break_page,
@@ -14,7 +15,7 @@ from hugepage_qa.cases.broken_memory import (
     soft_offline,
 )
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.cases.memory_policy import moving
@@ -190,7 +191,7 @@ def mended_page(live: Live) -> None:
 
 @HWPOISON.case(
     "read(2) of a file with a broken page gives what is before it and behind it, wherever in a base page it begins, and"
-    " EIO at it; mended, the page is the pool's again",
+    " EIO at it, and the next one begins where it ended; mended, the page is the pool's again",
     "read(2) EIO; fs/hugetlbfs/inode.c hugetlbfs_read_iter(), adjust_range_hwpoison() (38c1ddbde6c6)",
     sizes=Sizes.BUDDY,
     since="6.6",
@@ -219,12 +220,26 @@ def read_of_a_broken_page(live: Live) -> None:
             live.expect(f"bytes read at {start}", length, read)
             wrong = file.actor.check(buffer, length, WORD, 1 + start)
             live.expect(f"words that are wrong at {start}", 0, wrong)
+            live.expect("where lseek(2) went", start, _go_to(file, start))
+            live.expect("bytes of read(2)", length, file.actor.call("read", file.descriptor, buffer, 3 * base))
+            live.expect("where the next read begins", start + length, _place(file))
         live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, buffer, base, broken)
+        live.expect("where lseek(2) went", broken, _go_to(file, broken))
+        live.expect_errno(errno.EIO, file.actor.call, "read", file.descriptor, buffer, base)
+        live.expect("where the next read begins after EIO", broken, _place(file))
         memory.unmap()
         file.truncate(0)
         live.expect_pool(nr=1, free=0)
     live.expect_pool(nr=1, free=1)
     live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
+
+
+def _go_to(file: HugeFile, place: int) -> int:
+    return file.actor.call("lseek", file.descriptor, place, os.SEEK_SET)
+
+
+def _place(file: HugeFile) -> int:
+    return file.actor.call("lseek", file.descriptor, 0, os.SEEK_CUR)
 
 
 @HWPOISON.case(

@@ -30,10 +30,15 @@ def clear_refs(live: Live, memory: Memory, what: str = CLEAR_REFS_SOFT_DIRTY) ->
 
 def need_soft_dirty(live: Live, memory: Memory) -> None:
     """Raise CannotRun where the kernel does not tell what was written."""
+    if not has_soft_dirty(live, memory):
+        raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+
+
+def has_soft_dirty(live: Live, memory: Memory) -> bool:
+    """Tell whether the kernel tells what was written."""
     # of every new mapping, and the process has others than that of ``memory``, which may be what is wrong
     mappings = read_smaps(ObservedTree(live.host), memory.actor.pid) or ()
-    if not any(_SOFT_DIRTY in found.flags for found in mappings):
-        raise CannotRun("this kernel has no CONFIG_MEM_SOFT_DIRTY")
+    return any(_SOFT_DIRTY in found.flags for found in mappings)
 
 
 def soft_dirty_pages(memory: Memory) -> list[int]:

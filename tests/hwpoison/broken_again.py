@@ -12,11 +12,9 @@ from hugepage_qa.cases.broken_memory import (
     ALREADY,
     EHWPOISON,
     break_in_use,
-    hard_offline,
     mended_at_the_end,
     need_mending,
     out_of_use,
-    told_of,
 )
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -24,9 +22,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.thp_policy import huge_pages, unadvised_base_pages
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
-from hugepage_qa.kernel.nodes import node_directories
-from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.cases.told_breaks import THE_SAME, expect_break, expect_stats, expect_told, failure_stats
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 BROKEN_AGAIN = Area("hwpoison/broken-again", sizes=Sizes.BUDDY)
@@ -35,11 +31,8 @@ HARD = (
     "Documentation/ABI/testing/sysfs-memory-page-offline, sysfs-devices-node memory_failure; mm/memory-failure.c"
     " action_page_types[], action_name[]"
 )
-# mm/memory-failure.c memory_failure(): an action that is told like others since 6.11 (b8b9488d50b7), for pages of a
-# pool since a148a2040191, which older series have, too, and which tells whether the same base page broke before
-_THE_SAME = {ALREADY, f"{ACTION}already poisoned page: Failed"}
+# of a page of a pool that stayed there since a148a2040191: it tells whether the same base page broke before
 _BESIDE_IT = {ALREADY, f"{ACTION}huge page: Failed"}
-_STATS = "memory_failure"
 _PAGES_OF_A_FILE = 4
 
 
@@ -80,18 +73,18 @@ def pages_of_a_pool(live: Live) -> None:
             with live.about(f"{state.make.__name__[1:]}, base page {place}"):
                 live.reserve(1)
                 frame, give_up = state.make(live)
-                before, stats = out_of_use(live), _stats(live)
-                _expect_break(live, frame + place, {f"{ACTION}{state.words}"}, state.error)
+                before, stats = out_of_use(live), failure_stats(live)
+                expect_break(live, frame + place, {f"{ACTION}{state.words}"}, state.error)
                 with mended_at_the_end(live, frame if state.stays else frame + place, give_up):
-                    _expect_break(live, frame + place, _THE_SAME, EHWPOISON)
+                    expect_break(live, frame + place, THE_SAME, EHWPOISON)
                     live.expect("base pages out of use", 1, out_of_use(live) - before)
-                    _expect_stats(live, stats, "failed" if state.stays else "recovered")
+                    expect_stats(live, stats, "failed" if state.stays else "recovered")
                     if state.stays:
                         beside = (place + 1) % (last + 1)
-                        _expect_break(live, frame + beside, _BESIDE_IT, EHWPOISON)
+                        expect_break(live, frame + beside, _BESIDE_IT, EHWPOISON)
                         live.expect("base pages out of use after one beside it", 2, out_of_use(live) - before)
                         for again in (beside, place):
-                            _expect_break(live, frame + again, _THE_SAME, EHWPOISON)
+                            expect_break(live, frame + again, THE_SAME, EHWPOISON)
                         live.expect("base pages out of use after all of it", 2, out_of_use(live) - before)
                 live.expect_pool(nr=int(state.stays), free=int(state.stays))
                 live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
@@ -153,17 +146,17 @@ def other_memory(live: Live) -> None:
         with live.about(make.__name__.removeprefix("_")):
             words = {f"{ACTION}{kind} LRU page: Recovered"}
             memory, before, frame = _broken(live, make, words)
-            stats = _stats(live)
-            _expect_break(live, frame, _THE_SAME, EHWPOISON)
+            stats = failure_stats(live)
+            expect_break(live, frame, THE_SAME, EHWPOISON)
             live.expect("base pages out of use", 1, out_of_use(live) - before)
             last = memory.length - base
             # where a huge page of a file was split all of it is mapped anew
             live.expect("the first word of the one beside it", 1 + last, memory.actor.read(memory.address + last))
             beside = memory.frame(last)
-            _expect_break(live, beside, words)
+            expect_break(live, beside, words)
             for again in (frame, beside):
-                _expect_break(live, again, _THE_SAME, EHWPOISON)
-            _expect_stats(live, stats, "recovered")
+                expect_break(live, again, THE_SAME, EHWPOISON)
+            expect_stats(live, stats, "recovered")
             live.expect("base pages out of use after one beside it", 2, out_of_use(live) - before)
             left = memory.length - 2 * base
             live.expect("words of the rest that changed", 0, memory.wrong(0, left))
@@ -211,39 +204,8 @@ def _broken(live: Live, make: Callable[[Live], Memory], words: Collection[str]) 
     Returned are the memory, how many base pages were out of use before, and the frame.
     """
     memory, frame, before = break_in_use(live, partial(make, live), -2 * live.base_page, partial(out_of_use, live))
-    _expect_told(live, frame, words)
+    expect_told(live, frame, words)
     return memory, before, frame
-
-
-def _expect_break(live: Live, frame: int, words: Collection[str], error: int = 0) -> None:
-    """Break a frame and expect ``error``, 0 for none, and one of ``words`` in the log, once, and no other of it."""
-    live.host.skip_kernel_log()
-    if error:
-        live.expect_errno(error, hard_offline, live, frame)
-    else:
-        hard_offline(live, frame)
-    _expect_told(live, frame, words)
-
-
-def _expect_told(live: Live, frame: int, words: Collection[str]) -> None:
-    """Expect the log to tell one of ``words`` of a frame, once, and nothing else."""
-    told = told_of(live, frame)
-    is_right = len(told) == 1 and told[0] in words
-    live.expect("what the log tells", told if is_right else sorted(words), told)
-
-
-def _stats(live: Live) -> dict[str, int]:
-    """Return what all nodes together have counted; before Linux 6.4, and without nodes, nothing."""
-    directories = [f"{path}/{_STATS}" for path in node_directories(live.host).values()]
-    names = {name for directory in directories for name in live.host.names(directory)}
-    tree = ObservedTree(live.host)
-    return {name: sum(read_integer(tree, f"{directory}/{name}") or 0 for directory in directories) for name in names}
-
-
-def _expect_stats(live: Live, before: dict[str, int], outcome: str) -> None:
-    """Expect one base page more to have been counted, among those with ``outcome``, and no other."""
-    found = {name: count - before[name] for name, count in _stats(live).items()}
-    live.expect("memory_failure of the nodes", {name: int(name in ("total", outcome)) for name in before}, found)
 
 
 class BrokenAgain(LiveTest):

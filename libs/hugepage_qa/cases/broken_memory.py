@@ -1,4 +1,4 @@
-"""Memory that is said to be broken: madvise(2) MADV_SOFT_OFFLINE and MADV_HWPOISON, and what is out of use by it."""
+"""Memory that is said to be broken: madvise(2) MADV_SOFT_OFFLINE and MADVHWPOISON, and what is out of use by it."""
 
 import errno
 import signal
@@ -22,7 +22,7 @@ EHWPOISON: Final = 133
 # include/uapi/asm-generic/siginfo.h
 _BUS_MCEERR_AR = 4
 # include/uapi/linux/kernel-page-flags.h
-_HWPOISON = 1 << 19
+HWPOISON: Final = 1 << 19
 _MEMORY, _SOFT_OFFLINE, _HARD_OFFLINE = "sys/devices/system/memory", "soft_offline_page", "hard_offline_page"
 _MENDS = "unpoison-pfn"
 #: mm/memory-failure.c memory_failure(), action_result(), action_page_types[]: what the log has of a page
@@ -204,8 +204,8 @@ def expect_broken(
 
 def expect_flag(live: Live, memory: Memory, frame: int, *, is_set: bool = True) -> None:
     """Expect /proc/kpageflags to show ``frame`` as broken, or no longer. Raises CannotRun without the file."""
-    expected = _HWPOISON if is_set else 0
-    live.expect("HWPOISON in kpageflags", expected, kpageflags(live, memory.actor, [frame])[0] & _HWPOISON)
+    expected = HWPOISON if is_set else 0
+    live.expect("HWPOISON in kpageflags", expected, kpageflags(live, memory.actor, [frame])[0] & HWPOISON)
 
 
 def has_broken_before(live: Live) -> bool:

@@ -1,4 +1,4 @@
-"""Memory that is said to be broken: madvise(2) MADV_SOFT_OFFLINE and MADVHWPOISON, and what is out of use by it."""
+"""Memory that is said to be broken: madvise(2) MADV_SOFT_OFFLINE and MADV_HWPOISON, and what is out of use by it."""
 
 import errno
 import signal

@@ -59,6 +59,37 @@ def source_of_a_kernel(place: Path) -> SeededSource:
     return SeededSource(tree, place / "originals")
 
 
+def test_no_fault_is_another_one_by_another_name() -> None:
+    """It would be found, and counted, twice: all its edits put the same code to the same places."""
+    edits = {fault.name: _edits_of(fault) for fault in read_faults()}
+    of_edits: dict[tuple[str, ...], list[str]] = {}
+    for name, each in edits.items():
+        for edit in each:
+            of_edits.setdefault(edit, []).append(name)
+    alike = {
+        (name, other)
+        for name, each in edits.items()
+        for other in of_edits[next(iter(each))]
+        if name != other and each <= edits[other]
+    }
+    assert not alike
+
+
+def _edits_of(fault: Fault) -> set[tuple[str, ...]]:
+    """Return function, kind of anchor, anchor and code of each edit, without what a compiler passes over."""
+    return {
+        (
+            function,
+            kind,
+            *("".join(text.split()).replace("\\", "") for text in (anchor, edit.code.replace("@", anchor))),
+        )
+        for edit in fault.edits
+        for kind, anchor in (("before", edit.before), ("after", edit.after), ("instead", edit.instead))
+        for function in edit.functions
+        if anchor
+    }
+
+
 def test_our_faults_are_many_and_name_areas_that_there_are() -> None:
     faults = read_faults()
     assert len(faults) >= 80

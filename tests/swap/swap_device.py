@@ -24,16 +24,17 @@ _OF_SIZE = {f"stats/{name} of the PMD size": name for name in ("swpout", "swpout
 
 
 @SWAP_DEVICE.case(
-    "huge pages that swap on a device has room for are swapped out as a whole, each counts in thp_swpout, and they come"
-    " back with what they held",
+    "huge pages that swap on a device has room for are swapped out as a whole, each counts in thp_swpout, and each of"
+    " their base pages in pswpout, and they come back with what they held",
     f"{THP_DOC} thp_swpout; mm/page_io.c count_swpout_vm_event(); mm/swapfile.c SWP_BLKDEV",
     since="5.4",  # MADV_PAGEOUT
 )
 def swapped_out_whole(live: Live) -> None:
     _need_swap_of_whole_pages(live)
     swap_to_a_device(live, _ROOM * pmd_size(live))
-    change = {"thp_swpout": _PAGES, "thp_swpout_fallback": 0}
-    out = partial(swap_out, live, length=_PAGES * pmd_size(live))
+    length = _PAGES * pmd_size(live)
+    change = {"thp_swpout": _PAGES, "thp_swpout_fallback": 0, "pswpout": length // live.base_page}
+    out = partial(swap_out, live, length=length)
     memory = expect_change(live, change, partial(huge_pages, live, _PAGES), out)
     live.expect("AnonHugePages", 0, memory.smaps().anon_huge_pages)
     memory.expect_filled()

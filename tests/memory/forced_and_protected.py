@@ -8,6 +8,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.forced_writes import FORCED_VALUE, debugging, forced_write, need_forced_writes, poked
+from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
@@ -134,11 +135,12 @@ def _expect_pool_as_protected(live: Live, prot: int) -> None:
         with live.about(f"{kind}, {_PROTECTIONS[prot]}{', of two processes' if has_child else ''}"):
             memory = live.map(1, shared=is_shared)
             memory.fill()
-            child = memory.fork() if has_child else None
-            if child and is_shared:
-                live.expect("what a child reads", 1, child.read())
-                _expect_shared(live, memory, child, prot)
+            if is_shared:
+                sharer = memory.fork()
+                live.expect("what a child reads", 1, sharer.read())
+                _expect_shared(live, memory, sharer, prot)
                 continue
+            child = forked(live, memory) if has_child else None
             fault = _protected(memory, prot)
             _expect_refused(live, memory)
             fault.write_protect(on=False)

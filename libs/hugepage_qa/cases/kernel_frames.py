@@ -14,7 +14,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import new_ring
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.kernel.memory_layout import Zone, read_zones
-from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_POPULATE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
 
@@ -60,7 +60,7 @@ def map_ring(live: Live) -> Memory:
     """
     actor = live.actor()
     ring, _params = new_ring(actor, _ENTRIES, bytes(_PARAMS))
-    address = actor.mmap(live.base_page, READ_WRITE, mmap.MAP_SHARED | mmap.MAP_POPULATE, ring, _REQUESTS)
+    address = actor.mmap(live.base_page, READ_WRITE, mmap.MAP_SHARED | MAP_POPULATE, ring, _REQUESTS)
     return Memory(live, actor, address, 1, live.base_page)
 
 

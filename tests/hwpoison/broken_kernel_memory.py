@@ -8,7 +8,6 @@ from hugepage_qa.cases.broken_memory import (
     EHWPOISON,
     HWPOISON,
     hard_offline,
-    need_memory_failure,
     out_of_use,
     soft_offline,
     told_of,
@@ -21,6 +20,7 @@ from hugepage_qa.cases.kernel_frames import (
     RESERVED,
     SLAB,
     map_ring,
+    need_breakable_kernel_memory,
     page_table_frame,
     page_tables,
     reserved_frame,
@@ -72,7 +72,7 @@ _FRAMES: dict[str, Callable[[Live], int]] = {
     since=_SINCE,
 )
 def memory_of_the_kernel(live: Live) -> None:
-    need_memory_failure(live)
+    need_breakable_kernel_memory(live)
     for name, frame_of in _FRAMES.items():
         with live.about(name):
             _expect_ignored(live, frame_of)
@@ -84,7 +84,7 @@ def memory_of_the_kernel(live: Live) -> None:
     since=_SINCE,
 )
 def memory_that_is_mapped(live: Live) -> None:
-    need_memory_failure(live)
+    need_breakable_kernel_memory(live)
     memory = map_ring(live)
     memory.touch(0, _WORD)
     _expect_ignored(live, lambda _live: memory.frame())
@@ -97,7 +97,7 @@ def memory_that_is_mapped(live: Live) -> None:
     since=_SINCE,
 )
 def given_back_by_the_kernel(live: Live) -> None:
-    need_memory_failure(live)
+    need_breakable_kernel_memory(live)
     before = out_of_use(live)
     actor, frames = page_tables(live)
     broken = frames[len(frames) // 2]
@@ -120,7 +120,7 @@ def given_back_by_the_kernel(live: Live) -> None:
     since=_SINCE,
 )
 def nothing_is_done(live: Live) -> None:
-    need_memory_failure(live)
+    need_breakable_kernel_memory(live)
     before, stats = out_of_use(live), failure_stats(live)
     for name, frame_of in _FRAMES.items():
         with live.about(f"soft_offline_page, {name}"):

@@ -19,7 +19,13 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.frames import kpageflags
 from hugepage_qa.cases.hugetlb_files import new_memfd
-from hugepage_qa.cases.kernel_frames import page_table_frame, reserved_frame, slab_frame, zero_frame
+from hugepage_qa.cases.kernel_frames import (
+    need_breakable_kernel_memory,
+    page_table_frame,
+    reserved_frame,
+    slab_frame,
+    zero_frame,
+)
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_policy import huge_pages, huge_zeroes, unadvised_base_pages
@@ -167,6 +173,7 @@ def mended_once(live: Live) -> None:
 )
 def broken_memory_of_the_kernel(live: Live) -> None:
     need_mending(live)
+    need_breakable_kernel_memory(live)
     for frame_of in (reserved_frame, page_table_frame):
         with live.about(frame_of.__name__):
             frame, before = frame_of(live), out_of_use(live)

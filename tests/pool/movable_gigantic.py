@@ -1,11 +1,12 @@
 """Gigantic pages and memory for what can be moved alone: they come from there where vm.movable_gigantic_pages asks."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.memory_blocks import ONLINE_MOVABLE, MemoryBlock, memory_blocks
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.cases.places import ordinary_memory
@@ -19,6 +20,7 @@ DOC = "Documentation/admin-guide/sysctl/vm.rst movable_gigantic_pages; include/l
 _KNOB = "proc/sys/vm/movable_gigantic_pages"
 #: it came with Linux 7.0
 _SINCE = "7.0"
+#: ranges that are tried, each of which may have a page that cannot be moved
 _TRIED = 4
 #: of others, which come from movable memory first
 _BASE_PAGES = 64
@@ -31,11 +33,6 @@ class _Range:
     node: int
     blocks: tuple[MemoryBlock, ...]
 
-    def holds(self, live: Live, memory: Memory) -> list[bool]:
-        """Tell of each page of ``memory`` whether it lies there."""
-        frames = [memory.frame(page * memory.size) for page in range(memory.pages)]
-        return [any(block.held(live, [frame]) for block in self.blocks) for frame in frames]
-
 
 @GIGANTIC.case(
     "a pool takes as many pages as a node has room for, and leaves movable memory to others",
@@ -45,7 +42,7 @@ def never_unless_asked(live: Live) -> None:
     live.set_knob_if_there(_KNOB, "0")
     movable = _movable_range(live)
     live.reserve(1, movable.node)
-    # as many as it gets
+    # as many as it gets: a page is larger than a block
     live.set_nr(len(list(memory_blocks(live))), movable.node)
     pages = live.pool().nr
     memory = _pages_of(live, movable.node, live.pool(movable.node).nr)
@@ -114,17 +111,22 @@ def _movable_range(live: Live) -> _Range:
         ranges[block.node(live), block.number * block.size // live.size].append(block)
     whole = [_Range(node, tuple(each)) for (node, _), each in ranges.items() if len(each) == live.size // each[0].size]
     for movable in whole[:_TRIED]:
-        if all(_is_made_movable(live, block) for block in movable.blocks):
+        if _is_made_movable(live, movable.blocks):
             return movable
     raise CannotRun(f"no {live.size >> 30} GiB of memory can be taken from the machine")
 
 
-def _is_made_movable(live: Live, block: MemoryBlock) -> bool:
-    if not block.is_taken(live):
-        return False
-    live.when_actors_have_ended(block.put_back, live)
-    live.when_actors_have_ended(block.make_ordinary, live)
-    block.add(live, ONLINE_MOVABLE)
+def _is_made_movable(live: Live, blocks: Sequence[MemoryBlock]) -> bool:
+    """Make ``blocks`` movable until the case ends, and tell whether they are: all of them, or none."""
+    for number, block in enumerate(blocks):
+        if not block.is_taken(live):
+            for taken in blocks[:number]:
+                taken.put_back(live)
+            return False
+        live.when_actors_have_ended(block.put_back, live)
+    for block in blocks:
+        live.when_actors_have_ended(block.make_ordinary, live)
+        block.add(live, ONLINE_MOVABLE)
     return True
 
 
@@ -137,8 +139,9 @@ def _pages_of(live: Live, node: int, pages: int) -> Memory:
 
 def _expect_to_lie(live: Live, movable: _Range, memory: Memory, expected: list[int]) -> None:
     """Expect the pages ``expected`` of ``memory`` to lie in ``movable``, and the others not to."""
-    found = [page for page, is_there in enumerate(movable.holds(live, memory)) if is_there]
-    live.expect("pages in movable memory", expected, found)
+    frames = [entry & FRAME for entry in memory.pagemap(memory.at(page) for page in range(memory.pages))]
+    inside = {frame for block in movable.blocks for frame in block.held(live, frames)}
+    live.expect("pages in movable memory", expected, [page for page, frame in enumerate(frames) if frame in inside])
 
 
 class MovableGigantic(LiveTest):

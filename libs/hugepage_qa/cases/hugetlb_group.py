@@ -34,7 +34,6 @@ _UNSIGNED_LONG = 1 << 64
 _NUMA_STAT_SINCE = KernelVersion(5, 17)
 #: file of version 1
 _HIGHEST = "max_usage_in_bytes"
-_TWO = 2
 
 
 class HugetlbGroup:
@@ -162,7 +161,7 @@ class HugetlbGroup:
 
 def charged_page_that_moved(live: Live, group: HugetlbGroup) -> tuple[Memory, int]:
     """Return a page of a process of ``group`` that moved to another node, and that node. Raises CannotRun."""
-    if len(live.nodes) < _TWO:
+    if not live.nodes[1:]:
         raise CannotRun("pages move between nodes, of which this machine has one")
     for node in live.nodes:
         live.reserve(1, node)

@@ -7,7 +7,7 @@ import mmap
 from collections.abc import Iterator
 from typing import Final
 
-from hugepage_qa.cases.broken_memory import HWPOISON
+from hugepage_qa.cases.broken_memory import HWPOISON, need_memory_failure
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, ZERO, flags_from, kpageflags
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -29,6 +29,16 @@ _PAGE_TABLES = 256
 #: include/uapi/linux/io_uring.h: size of struct io_uring_params; where requests are mapped
 _PARAMS, _REQUESTS = 120, 0x10000000
 _ENTRIES = 4
+
+
+def need_breakable_kernel_memory(live: Live) -> None:
+    """Raise CannotRun where the kernel knows of no broken memory, and on machines that go on when the suite has ended.
+
+    Memory of the kernel that broke stays so: nothing mends it as long as the kernel has it.
+    """
+    need_memory_failure(live)
+    if not live.host.is_thrown_away():
+        raise CannotRun("no memory of the kernel is broken on a machine that others use")
 
 
 def reserved_frame(live: Live) -> int:

@@ -11,7 +11,12 @@ from hugepage_qa.cases.broken_memory import (
     ACTION,
     ALREADY,
     EHWPOISON,
+    THE_SAME,
     break_in_use,
+    expect_break,
+    expect_stats,
+    expect_told,
+    failure_stats,
     mended_at_the_end,
     need_mending,
     out_of_use,
@@ -22,7 +27,6 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.thp_policy import huge_pages, unadvised_base_pages
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
-from hugepage_qa.cases.told_breaks import THE_SAME, expect_break, expect_stats, expect_told, failure_stats
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 BROKEN_AGAIN = Area("hwpoison/broken-again", sizes=Sizes.BUDDY)

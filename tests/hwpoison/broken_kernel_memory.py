@@ -7,6 +7,10 @@ from hugepage_qa.cases.broken_memory import (
     ACTION,
     EHWPOISON,
     HWPOISON,
+    THE_SAME,
+    expect_break,
+    expect_stats,
+    failure_stats,
     hard_offline,
     out_of_use,
     soft_offline,
@@ -28,7 +32,6 @@ from hugepage_qa.cases.kernel_frames import (
     zero_frame,
 )
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.told_breaks import THE_SAME, expect_break, expect_stats, failure_stats
 from hugepage_qa.kernel.memory_layout import read_zones
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest

@@ -1,16 +1,28 @@
 """Where hugetlb pages of a process are told to be: maps, numa_maps, pagemap and kpageflags."""
 
 import mmap
+import os
+from collections.abc import Iterator
+from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty
 from hugepage_qa.cases.file_status import FileStatus
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, kpageflags
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, file_of_each_kind, new_memfd, open_again, open_file
 from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_NORESERVE, get_segment
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, SOFT_DIRTY, Memory
+from hugepage_qa.cases.mapped_memory import (
+    EXCLUSIVE,
+    FRAME,
+    OF_A_FILE,
+    PAGEMAP,
+    PRESENT,
+    SOFT_DIRTY,
+    Memory,
+    read_entries,
+)
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -18,6 +30,8 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 PLACES = Area("accounting/hugetlb-places")
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
+#: how many entries of pagemap are read at once
+_COUNTS = (2, 3, 512, 1024, 2048)
 
 
 @PLACES.case(
@@ -135,6 +149,73 @@ def pagemap_of_pages(live: Live) -> None:
             expect_pagemap(live, one, PRESENT | of_a_file)
         child.actor.end()
         expect_pagemap(live, memory, PRESENT | EXCLUSIVE | of_a_file)
+
+
+@PLACES.case(
+    "the frames in pagemap of the base pages of a page that several mappings share, of a file, of a segment, or of a"
+    " parent and its child, follow each other in each of them, from wherever and however many are read at once",
+    "Documentation/admin-guide/mm/pagemap.rst; fs/proc/task_mmu.c pagemap_hugetlb_range()",
+    pages=2,
+)
+def frames_of_shared_pages(live: Live) -> None:
+    for kind, mappings, flags in _shared_pages(live):
+        with live.about(kind):
+            live.expect("what the pages hold", {(1, 2)}, {(memory.read(0), memory.read(1)) for memory in mappings})
+            firsts = [memory.frame(page * live.size) for memory in mappings[:1] for page in range(2)]
+            aligned = [frame % (live.size // live.base_page) for frame in firsts]
+            live.expect("frames at which the pages begin, beyond a multiple of their size", [0, 0], aligned)
+            for number, memory in enumerate(mappings):
+                wrong = _first_wrong_read(live, memory, firsts, flags)
+                told = f"first wrong entry, of how many from where on, in mapping {number} of {len(mappings)}"
+                live.expect(told, None, wrong)
+
+
+def _shared_pages(live: Live) -> Iterator[tuple[str, list[Memory], int]]:
+    """Yield mappings that share two pages which hold 1 and 2, of each kind, and the flags that pagemap has of them."""
+    for file, kind in zip(file_of_each_kind(live), ("a file of a hugetlbfs", "a file without a name"), strict=True):
+        file.truncate(2)
+        first, second = file.map(2), file.map(2)
+        private = file.map(2, shared=False, noreserve=True)
+        theirs = open_again(live, file).map(2)
+        yield kind, [_numbered(first), second, private, theirs], PRESENT | OF_A_FILE
+        theirs.actor.end()
+        file.truncate(0)
+        file.actor.end()
+    segment = get_segment(live, 2 * live.size)
+    attached = [segment.attach(), segment.attach(live.actor())]
+    segment.remove()
+    yield "a segment", [_numbered(attached[0]), attached[1]], PRESENT | OF_A_FILE
+    for memory in attached:
+        memory.actor.end()
+    shared = live.map(2, shared=True)
+    yield "shared memory, after a fork", [_numbered(shared), shared.fork()], PRESENT | OF_A_FILE
+    shared.actor.end()
+    # the last one: the child lacks pages on kernels with a known bug
+    private = live.map(2)
+    yield "private memory, after a fork", [_numbered(private), forked(live, private, 2)], PRESENT
+
+
+def _numbered(memory: Memory) -> Memory:
+    for page in range(memory.pages):
+        memory.touch(page, 1 + page)
+    return memory
+
+
+def _first_wrong_read(live: Live, memory: Memory, firsts: list[int], flags: int) -> tuple[int, int, int] | None:
+    """Return which base page has not the frame and the ``flags`` that it must have, when how many are read from where.
+
+    ``firsts`` are the frames at which the pages of ``memory`` begin.
+    """
+    every, start = memory.size // live.base_page, memory.address // live.base_page
+    pagemap = live.open(memory.actor, PAGEMAP, os.O_RDONLY)
+    reads = product(sorted({0, 1, every // 2 - 1, every - 2, every - 1, every}), _COUNTS)
+    for first, count in ((first, count) for first, count in reads if first + count <= len(firsts) * every):
+        for place, entry in enumerate(read_entries(memory.actor, pagemap, start + first, count), first):
+            found = entry & (FRAME | PRESENT | EXCLUSIVE | OF_A_FILE)
+            if found != flags | firsts[place // every] + place % every:
+                return place, count, first
+    memory.actor.call("close", pagemap)
+    return None
 
 
 @PLACES.case(

@@ -11,13 +11,13 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
-from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_shared_memory import expect_shared, map_file, map_start, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 PRIVATE_COPIES = Area("files/private-copies", sizes=Sizes.ONCE)
@@ -131,12 +131,78 @@ def hole(live: Live) -> None:
                     live.expect("words beside it that changed", 0, wrong)
 
 
+@PRIVATE_COPIES.case(
+    "who writes to a file in huge pages that a private mapping has as base pages gets a copy of the base page that he"
+    " writes to, wherever in a huge page it lies and whether it was read before; no other one changes, nor the file",
+    "mmap(2) MAP_PRIVATE; mm/memory.c wp_page_copy(), __wp_page_copy_user(), do_cow_fault()",
+)
+def each_base_page(live: Live) -> None:
+    base = live.base_page
+    ways = _one_off, _half, _written_in_part
+    for file, shared, kind in _files_in_huge_pages(live):
+        for make, is_read, place in product(ways, (True, False), (0, base - WORD)):
+            with live.about(f"{kind}, {make.__name__.strip('_')}, read before: {is_read}, the word at {place}"):
+                memory = make(live, file)
+                length = memory.length
+                if is_read:
+                    memory.expect_filled()
+                    found = memory.smaps()
+                    live.expect("Rss, ShmemPmdMapped", (length, 0), (found.rss, found.shmem_pmd_mapped))
+                stored = memory.address + place, length, base, _COPY
+                file.actor.fill(*stored)
+                live.expect("words that do not hold what was stored", 0, file.actor.check(*stored))
+                live.expect("words that are not as in the file", length // base, memory.wrong(0, length))
+                live.expect("Anonymous", length, memory.smaps().fields["Anonymous"])
+                live.expect("words of the file that changed", 0, shared.wrong(0, shared.length))
+                memory.unmap()
+
+
+def _one_off(live: Live, file: HugeFile) -> Memory:
+    """Map ``file`` privately a base page behind where huge pages fit."""
+    size = pmd_size(live)
+    return _map_private(live, file, room_for(file.actor, _PAGES + 1, size) + live.base_page, _PAGES, size)
+
+
+def _half(live: Live, file: HugeFile) -> Memory:
+    """Map half a huge page of ``file`` privately: it has no room for the whole one."""
+    size = pmd_size(live)
+    return _map_private(live, file, room_for(file.actor, 1, size), 1, size // 2)
+
+
+def _written_in_part(live: Live, file: HugeFile) -> Memory:
+    """Map ``file`` privately where huge pages fit, and store in a base page of each what it holds: it is a copy now."""
+    memory = map_file(live, file.actor, file.descriptor, _PAGES, shared=False)
+    for page in range(_PAGES):
+        memory.fill_part(page * memory.size, live.base_page)
+    return memory
+
+
+def _map_private(live: Live, file: HugeFile, place: int, pages: int, size: int) -> Memory:
+    flags = mmap.MAP_PRIVATE | MAP_FIXED
+    file.actor.mmap(pages * size, READ_WRITE, flags, file.descriptor, address=place)
+    return Memory(live, file.actor, place, pages, size)
+
+
 def _files(live: Live) -> Iterator[tuple[_Copied, str]]:
     """Yield a new file of each kind in huge pages, of which three mappings of as many processes have copies."""
-    let_nobody_else_act(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     every = pmd_size(live) // live.base_page
     copied = frozenset({0, 1, every // 2, every // 2 + 1, every - 1, every, every + 1, _PAGES * every - 1})
+    for file, shared, kind in _files_in_huge_pages(live):
+        # one that never reads what it writes to, one that has read all, and its child
+        map_private = partial(map_file, live, descriptor=file.descriptor, pages=_PAGES, shared=False)
+        first, second = map_private(file.actor), map_private(file.actor.fork())
+        second.expect_filled()
+        for memory, page in product((first, second), sorted(copied)):
+            offset = page * live.base_page
+            memory.fill_part(offset, live.base_page, _COPY)
+        private = first, second, second.fork()
+        yield _Copied(live, file, shared, private, copied), kind
+
+
+def _files_in_huge_pages(live: Live) -> Iterator[tuple[HugeFile, Memory, str]]:
+    """Yield a new file of each kind that is filled and in huge pages, and a mapping of all of it that is shared."""
+    let_nobody_else_act(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     point = mount_tmpfs(live, "always")
     for kind in ("a file of a tmpfs", "a file without a name"):
         actor = live.actor()
@@ -144,15 +210,7 @@ def _files(live: Live) -> Iterator[tuple[_Copied, str]]:
         file = live.open(actor, f"{point}/file") if of_a_mount else actor.call("memfd_create", "copied", 0)
         shared = map_start(live, actor, file, _PAGES)
         expect_shared(live, shared, True, kind)
-        # one that never reads what it writes to, one that has read all, and its child
-        map_private = partial(map_file, live, descriptor=file, pages=_PAGES, shared=False)
-        first, second = map_private(actor), map_private(actor.fork())
-        second.expect_filled()
-        for memory, page in product((first, second), sorted(copied)):
-            offset = page * live.base_page
-            memory.fill_part(offset, live.base_page, _COPY)
-        private = first, second, second.fork()
-        yield _Copied(live, HugeFile(live, actor, file), shared, private, copied), kind
+        yield HugeFile(live, actor, file), shared, kind
         actor.call("ftruncate", file, 0)
         actor.end()
 

@@ -91,6 +91,7 @@ MS_INVALIDATE = 2
 MS_SYNC = 4
 
 # include/uapi/linux/mount.h
+MS_RDONLY = 1
 MS_REMOUNT = 1 << 5
 MS_BIND = 1 << 12
 

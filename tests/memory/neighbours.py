@@ -9,7 +9,7 @@ from itertools import combinations, product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.places import (
     free_place,
     need_places_of_any_size,
@@ -18,7 +18,9 @@ from hugepage_qa.cases.places import (
     take_all_addresses,
 )
 from hugepage_qa.cases.thp_shared_memory import map_file, map_start, mount_tmpfs
-from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.smaps import read_smaps
+from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_NONE
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
@@ -239,6 +241,42 @@ def protected_pages_of_a_tmpfs(live: Live) -> None:
                 actor.mmap(whole.length, READ_WRITE, kind | MAP_FIXED, file, address=place)
                 _expect_own_places(live, Memory(live, actor, place, _PAGES, size), changes)
     whole.expect_filled()
+
+
+@NEIGHBOURS.case(
+    "what is mapped without an address lies on nothing that is there, whatever a hole lacks that it nearly fits in and"
+    " wherever that begins; from the bottom up it lies no higher than a hole with room for it at any alignment",
+    "mmap(2) addr; Documentation/admin-guide/sysctl/vm.rst legacy_va_layout; mm/mmap.c vm_unmapped_area();"
+    " fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()",
+)
+def holes(live: Live) -> None:
+    need_places_of_any_size(live)
+    size, base = live.size, live.base_page
+    # the layout of a program is chosen when it starts
+    for layout, pages in product(("1", "0"), (1, 2, 3)):
+        live.set_knob("proc/sys/vm/legacy_va_layout", layout)
+        actor, most = live.actor(), (pages + 1) * size - base
+        lengths = most - size, most + base - size, most - base, most
+        for length, offset in product(lengths, (0, base, size // 2, size - base)):
+            around = actor.mmap((pages + 4) * size, PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            hole = (around // size + 1) * size + offset
+            beside = [Memory(live, actor, at, 1, base) for at in (hole - base, hole + length)]
+            for one in beside:
+                one.protect(READ_WRITE)
+                one.fill()
+            actor.call("munmap", hole, length)
+            there = read_smaps(ObservedTree(live.host), actor.pid) or ()
+            memory = live.map(pages, actor, noreserve=True)
+            end = memory.at(pages)
+            with live.about(f"{pages} pages, a hole of {length} bytes at {offset}, legacy_va_layout={layout}"):
+                covered = [f"{one.start:#x}" for one in there if one.start < end and memory.address < one.end]
+                live.expect("mappings that it covers", [], covered)
+                if layout == "1" and length == most:
+                    live.expect("whether it lies above the hole", False, memory.address >= hole + length)
+                memory.unmap()
+                live.expect("words beside the hole", [1, 1], [value_or_signal(one.read) for one in beside])
+            actor.call("munmap", around, (pages + 4) * size)
+        actor.end()
 
 
 def _changes() -> Iterator[list[tuple[range, int]]]:

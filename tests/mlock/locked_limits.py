@@ -5,21 +5,38 @@ import mmap
 from collections.abc import Iterable
 from itertools import product
 
-from hugepage_qa.cases.capabilities import become_nobody
+from hugepage_qa.cases.capabilities import become_nobody, become_user
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_segments import (
+    IPC_CREAT,
+    IPC_PRIVATE,
+    IPC_RMID,
+    SHM_LOCK,
+    SHM_REMAP,
+    SHM_UNLOCK,
+    Segment,
+)
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import LOCKED, expect_locked, limit_locked_memory
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.process_counters import process_status
+from hugepage_qa.cases.segment_namespace import in_own_namespace
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit, shared_huge_pages
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 LOCKED_LIMITS = Area("mlock/locked-limits", sizes=Sizes.ONCE)
 
 _LIMIT = "setrlimit(2) RLIMIT_MEMLOCK; mlock(2) NOTES, Limits and permissions"
 _PAGES = 4
+#: of whom no other process is
+_USER = 54321
+#: SHM_LOCKED of include/linux/shm.h, which shmctl(2) tells beside the mode
+_LOCKED, _MODE = 0o2000, 0o600
 #: of base pages, from the first one up to, not including, the second one
 _Range = tuple[int, int]
 
@@ -134,6 +151,82 @@ def _lock(live: Live, memory: Memory, pages: _Range) -> None:
     first, end = pages
     base = live.base_page
     memory.actor.call("mlock", memory.address + first * base, (end - first) * base)
+
+
+@LOCKED_LIMITS.case(
+    "IPC_STAT tells that a segment is locked from SHM_LOCK to SHM_UNLOCK, whether its owner or root does either, and"
+    " whether or not it is attached then; it counts once, to the limit of who locked it, ENOMEM for more, and no more"
+    " when it is unlocked or gone",
+    f"shmctl(2) SHM_LOCK, SHM_UNLOCK, SHM_LOCKED; {_LIMIT}; ipc/shm.c shmctl_do_lock(), shm_destroy(); mm/mlock.c"
+    " user_shm_lock()",
+)
+def limited_segments(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    length = pmd_size(live) + live.base_page
+    # segments go with their namespace
+    root = in_own_namespace(live)
+    user = root.fork()
+    limit_locked_memory(live, user, 2 * length)
+    become_user(user, _USER)
+    who = {"its owner": user, "root": root}
+    for policy, names in product(("always", "never"), product(who, repeat=2)):
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+        locker, unlocker = (who[name] for name in names)
+        free, left = 2 * length, length if locker is user else 2 * length
+        for attached in product((False, True), repeat=3):
+            with live.about(f"shmem_enabled={policy}, by {names}, attached before, locked, unlocked: {attached}"):
+                segment = _Segment(live, user, length, int(policy == "always"))
+                segment.attach_or_detach(attached[0])
+                segment.expect_locked(False, free)
+                segment.attach_or_detach(attached[1])
+                for _time in range(2):
+                    locker.call("shmctl", segment.identifier, SHM_LOCK, 0)
+                    segment.expect_locked(True, left)
+                segment.attach_or_detach(attached[2])
+                for _time in range(2):
+                    unlocker.call("shmctl", segment.identifier, SHM_UNLOCK, 0)
+                    segment.expect_locked(False, free)
+                locker.call("shmctl", segment.identifier, SHM_LOCK, 0)
+                segment.expect_locked(True, left)
+                user.call("shmctl", segment.identifier, IPC_RMID, 0)
+                segment.expect_room(left if attached[2] else free)
+                segment.attach_or_detach(False)
+                segment.expect_room(free)
+
+
+class _Segment:
+    """A segment of ``length`` bytes that ``user`` may lock and unlock, and that gets so many ``huge`` pages."""
+
+    def __init__(self, live: Live, user: Actor, length: int, huge: int) -> None:
+        self._live, self._user, self._length, self._huge = live, user, length, huge
+        self.identifier = user.call("shmget", IPC_PRIVATE, length, IPC_CREAT | _MODE)
+        self._address = 0
+
+    def attach_or_detach(self, is_attached: bool) -> None:
+        """Have ``user`` attach and fill it, or detach it, where it is not so already."""
+        if is_attached and not self._address:
+            size = pmd_size(self._live)
+            self._address = self._user.call("shmat", self.identifier, room_for(self._user, 2, size), SHM_REMAP)
+            self._user.fill(self._address, self._length, WORD, 1)
+            memory = Memory(self._live, self._user, self._address, 1, size)
+            expect_mapped_whole(self._live, memory, self._huge, "a segment")
+        elif self._address and not is_attached:
+            self._user.call("shmdt", self._address)
+            self._address = 0
+
+    def expect_locked(self, is_locked: bool, room: int) -> None:
+        """Expect IPC_STAT to tell whether it is, and ``user`` to have ``room`` bytes left to lock."""
+        mode = Segment(self._live, self._user, self.identifier, 0).status().mode
+        self._live.expect("mode", oct(_MODE | _LOCKED * is_locked), oct(mode))
+        self.expect_room(room)
+
+    def expect_room(self, room: int) -> None:
+        """Expect ``user`` to have ``room`` bytes left to lock, to the base page."""
+        for length in (room + self._live.base_page, room):
+            other = self._user.call("shmget", IPC_PRIVATE, length, IPC_CREAT | _MODE)
+            found = self._user.result("shmctl", other, SHM_LOCK, 0)
+            self._live.expect(f"SHM_LOCK of {length} bytes more", 0 if length == room else -errno.ENOMEM, found)
+            self._user.call("shmctl", other, IPC_RMID, 0)
 
 
 class ThpLockedLimits(LiveTest):

@@ -1,12 +1,11 @@
 """Cases on transparent huge pages fail where smaps shows other huge pages, and where a refusal does not come."""
 
-import copy
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from tests.unit.cases.lies import Lie, fails_by
+from tests.unit.cases.lies import Lie, fails_by, instead, lied_to
 from tests.unit.cases.recorded import Recorded, recorded_cases
 from tests.unit.cases.transcript import Event
 
@@ -233,11 +232,11 @@ def test_the_huge_pages_of_every_process_are_looked_at(recorded: Recorded) -> No
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=str)
 def test_a_write_that_should_be_refused_is_not_taken(recorded: Recorded) -> None:
-    for index, event in enumerate(recorded.events):
+    for event in recorded.events:
         if event["operation"] == "write" and "errno" in event:
-            events = copy.copy(recorded.events)
-            events[index] = {key: value for key, value in event.items() if key != "errno"} | {"result": None}
-            assert recorded.replay(events).verdict is Verdict.FAIL, event
+            taken = {key: value for key, value in event.items() if key != "errno"} | {"result": None}
+            judgement, _told = lied_to(recorded, instead(event, taken))
+            assert judgement.verdict is Verdict.FAIL, event
 
 
 @pytest.mark.parametrize("recorded", _named("swapped-out", "pages-in-swap", "beside-pages-in-swap"), ids=str)
@@ -421,9 +420,9 @@ def _writes(event: Event, name: str) -> bool:
 
 
 def _fails(recorded: Recorded, index: int) -> bool:
-    events = copy.copy(recorded.events)
-    events[index] = next(_with_sizes([events[index]], 2048, 1))
-    return recorded.replay(events).verdict is not Verdict.PASS
+    event = recorded.events[index]
+    judgement, _told = lied_to(recorded, instead(event, next(_with_sizes([event], 2048, 1))))
+    return judgement.verdict is not Verdict.PASS
 
 
 def _is_smaps(event: Event) -> bool:

@@ -12,15 +12,18 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
-from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, forked
+from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, forked, moved_whole
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PAGEMAP, PRESENT, Memory, read_entries
 from hugepage_qa.cases.pages_in_memory import expect_in_memory
+from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED_NOREPLACE
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.sizes import GIB
 
 ABSENT = Area("memory/absent-tables")
 WALK = "mm/hugetlb.c hugetlb_mask_last_page()"
@@ -29,6 +32,8 @@ _TABLES = 4
 _FIRST, _LAST = 5, 6
 #: base pages in front of a huge page and of it that one request asks for, at most of each
 _ASKED = 512
+#: bytes from which on mremap(2) may lose what it moves (move-length-truncated)
+_LONGEST_MOVED = 4 * GIB
 
 
 def with_absent_tables(
@@ -155,6 +160,31 @@ def given_back(live: Live) -> None:
             memory.unmap()
             live.expect("HugetlbPages", 0, process_status(live, memory.actor).hugetlb_pages)
             live.expect_pool(nr=2, free=2)
+
+
+@ABSENT.case(
+    "mremap(2) moves all pages of a mapping that begins within what a page table covers, wherever they stand, with what"
+    " they hold to a place as far within another one, and leaves none behind",
+    "mremap(2); mm/mremap.c; mm/hugetlb.c move_hugetlb_page_tables(), hugetlb_mask_last_page()",
+    since="5.16",
+    pages=2,
+)
+def moved(live: Live) -> None:
+    table = live.mmu.table(live.size)
+    if _TABLES * table > _LONGEST_MOVED:
+        raise CannotRun("longer mappings, as those of several tables are here, have a bug of their own when they move")
+    # from the start of a table on it is as long
+    for start in starts_in_a_table(live)[1:]:
+        with about_start(live, start, shared=False):
+            memory, *touched = with_absent_tables(live, live.actor(), start=start)
+            room = free_place(live, memory.actor, (_TABLES + 2) * table // live.size)
+            target = -(-room // table) * table + start * live.size
+            moved = moved_whole(live, memory, target, touched=2)
+            expect_held(live, moved, *touched)
+            expect_hugetlb(live, moved, private=2, apart=True)
+            for page in touched:
+                live.expect_signal(signal.SIGSEGV, memory.read, page)
+            expect_writable(live, moved, touched)
 
 
 @ABSENT.case(

@@ -8,10 +8,10 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import moved_whole
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
 from hugepage_qa.cases.places import free_place
-from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MAP_FIXED, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -66,20 +66,6 @@ def moved_4_gib(live: Live) -> None:
     live.expect_pool(nr=2, free=0)
     moved.unmap()
     live.expect_pool(nr=2, free=2)
-
-
-def moved_whole(live: Live, memory: Memory, target: int, touched: int) -> Memory:
-    """Move ``memory``, of which so many pages were touched, to ``target``, and return it there. Raises KnownBug."""
-    flags = MREMAP_MAYMOVE | MREMAP_FIXED
-    error = 0
-    try:
-        memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
-    except OSError as refusal:
-        error = refusal.errno or 0
-    found = error, process_status(live, memory.actor).hugetlb_pages
-    lost = {Quirk.MOVE_LENGTH_TRUNCATED: (errno.ENOMEM, 0)}
-    live.expect("errno of mremap() and HugetlbPages", (0, touched * live.size), found, lost)
-    return Memory(live, memory.actor, target, memory.pages, live.size)
 
 
 @MREMAP.case(

@@ -1,8 +1,11 @@
 """What a process shows of the hugetlb pages that it has mapped: its smaps, and its status, after a fork, too."""
 
+import errno
+
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.process_counters import process_status
+from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.version import KernelVersion
 
@@ -69,3 +72,17 @@ def expect_inherited(live: Live, child: Memory, pages: int, *, apart: bool = Fal
     lacking = found if apart and found in range(0, expected, live.size) else 0
     known = {Quirk.FORK_LOSES_PAGES: lacking} if live.mmu.may_seem_shared(live.size) else None
     live.expect("HugetlbPages of the child", expected, found, known)
+
+
+def moved_whole(live: Live, memory: Memory, target: int, touched: int) -> Memory:
+    """Move ``memory``, of which so many pages were touched, to ``target``, and return it there. Raises KnownBug."""
+    flags = MREMAP_MAYMOVE | MREMAP_FIXED
+    error = 0
+    try:
+        memory.actor.call("mremap", memory.address, memory.length, memory.length, flags, target)
+    except OSError as refusal:
+        error = refusal.errno or 0
+    found = error, process_status(live, memory.actor).hugetlb_pages
+    lost = {Quirk.MOVE_LENGTH_TRUNCATED: (errno.ENOMEM, 0)}
+    live.expect("errno of mremap() and HugetlbPages", (0, touched * live.size), found, lost)
+    return Memory(live, memory.actor, target, memory.pages, live.size)

@@ -3,9 +3,11 @@
 import errno
 import mmap
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.endless_calls import returned
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -16,15 +18,11 @@ from hugepage_qa.cases.thp_shared_memory import map_file, mount_tmpfs
 from hugepage_qa.cases.user_moves import MOVE, Sides
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import set_alarm
-from hugepage_qa.process.actor_link import ActorGone
 
 REFUSED = Area("userfaultfd/moves-refused", sizes=Sizes.ONCE)
 
 _NEW_VALUE = 77
 _PAGES = 3
-#: a move of a huge page at most takes milliseconds
-_ENDLESS_SECONDS = 30
 
 
 @REFUSED.case(
@@ -150,18 +148,9 @@ def _expect_pinned(live: Live, make: Callable[[Live], Memory], start: int, to: i
 
 def _ends(sides: Sides, start: int, to: int, length: int) -> bool:
     """Tell whether a move ends before its process is ended for it, and expect that it is refused."""
-    actor = sides.source.actor
-    # timers of used time would not do: they are looked at on the way out of the kernel
-    set_alarm(actor, _ENDLESS_SECONDS)
-    began = sides.live.host.clock()
-    try:
-        found = sides.move(start, to, length)
-    except ActorGone:
-        if sides.live.host.clock() - began < _ENDLESS_SECONDS:
-            # something else ended it
-            raise
+    found = returned(sides.live, sides.source.actor, partial(sides.move, start, to, length))
+    if found is None:
         return False
-    set_alarm(actor, 0)
     sides.live.expect("error, and what .move tells", (errno.EBUSY, -errno.EBUSY), found)
     return True
 

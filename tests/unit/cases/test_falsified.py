@@ -62,6 +62,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     "counted-on-btrfs": ("call madvise * 25",),
     # which device a file is on
     **dict.fromkeys(("brought-beyond-the-window-on-ext4", "brought-beyond-the-window-on-xfs"), ("call statx ",)),
+    # the number of memory that is registered
+    "by-a-device": ("load ",),
     # the number of the process that shares its memory
     "of-one-that-shares-all": ("load ",),
     # it tries another block where one is refused

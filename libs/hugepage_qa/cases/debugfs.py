@@ -13,7 +13,7 @@ _ATTEMPTS = 3
 
 def write_debugfs(live: Live, name: str, text: str) -> None:
     """Write to a file of debugfs. Raises CannotRun where there is none, and where a locked down kernel refuses it."""
-    path = _find(live, name)
+    path = find_in_debugfs(live, name)
     try:
         live.host.write(path, text)
     except OSError as error:
@@ -22,14 +22,14 @@ def write_debugfs(live: Live, name: str, text: str) -> None:
 
 def open_debugfs(live: Live, actor: Actor, name: str) -> int:
     """Have ``actor`` open a file of debugfs to write, and return its descriptor. Raises as ``write_debugfs`` does."""
-    path = _find(live, name)
+    path = find_in_debugfs(live, name)
     try:
         return live.open(actor, f"/{path}", os.O_WRONLY)
     except OSError as error:
         raise _cannot_write(error) from error
 
 
-def _find(live: Live, name: str) -> str:
+def find_in_debugfs(live: Live, name: str) -> str:
     """Return the path of a file of debugfs, without the leading slash. Raises CannotRun where there is none."""
     point = live.mount_interface("debugfs")
     directory, _slash, file = f"{point}/{name}".rpartition("/")

@@ -146,14 +146,17 @@ def beside_neighbours(live: Live) -> None:
 
 @PROGRAMS.case(
     "mmap() and shmat() map shared memory that has no file of a mount where a huge page of it fits, if shmem_enabled"
-    " has it get huge pages: anonymous memory, memfds and segments",
+    " has it get huge pages, all of it, within its size or on advice that may come: anonymous memory, memfds and"
+    " segments",
     f"{THP_DOC} shmem_enabled; mm/shmem.c shmem_get_unmapped_area()",
 )
 def fitting_addresses_of_shared_memory(live: Live) -> None:
     let_only_pmd_inherit(live)
-    live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
     ways: tuple[Callable[[Live, Actor, int], int], ...] = _anonymous, _memfd, _segment
-    _expect_fitting(live, *ways)
+    for policy in ("always", "within_size", "advise"):
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+        with live.about(f"shmem_enabled={policy}"):
+            _expect_fitting(live, *ways)
 
 
 @PROGRAMS.case(

@@ -146,6 +146,20 @@ def fragment_nodes(live: Live, nodes: Iterable[int], kept: int) -> list[Fragment
     return [_fragment_part(live, kept, node) for node in nodes]
 
 
+def fragment_the_rest(live: Live, node: int, kept: int) -> Fragments:
+    """Have a pool take most memory of ``node``, and fragment a half of the rest, which nobody compacts unasked.
+
+    Raises CannotRun where the machine is too small.
+    """
+    _keep_daemons_from_compacting(live)
+    join_free_pages(live)
+    length = min(_available(live, node) // _PARTS, _MOST)
+    take_into_pool(live, node, 2 * length)
+    actor = live.actor()
+    set_memory_policy(actor, Mode.BIND, [node])
+    return _fragment(live, actor, kept, length, node)
+
+
 def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
     """Fragment memory of one node where no free block is left beside it; the actor that has them is returned, too.
 

@@ -200,8 +200,9 @@ _AREAS_WITHOUT = {
     "files/counted-folios",
     # what files take of a mount
     "files/shrunk-ends",
-    # blocks that huge pages cannot come from
+    # blocks that huge pages cannot come from, and those that they could
     "thp/taken-blocks",
+    "thp/compacted",
     # what memory holds, and what is protected of it, whatever maps it
     "thp/written-and-protected",
     "userfaultfd/protected-in-swap",

@@ -1,14 +1,17 @@
 """userfaultfd(2) that cannot fill a page after it has begun: no count changes, and what is right goes on afterwards."""
 
 import errno
+import mmap
 import signal
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
+from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 USERFAULT_ERRORS = Area("userfaultfd/failed-fills")
@@ -66,6 +69,50 @@ def reserved_page_is_not_held(live: Live) -> None:
         live.expect_pool(nr=2, free=1, resv=1)
         fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
         _expect_filled_from(live, fault, memory, source)
+
+
+@USERFAULT_ERRORS.case(
+    "a copy that cannot read its source, EFAULT, leaves as much reserved as before it, however often it fails: nothing"
+    " where the page that used the reservation was given back, or where none was made; the page that is filled then,"
+    " by a copy or a write, takes what is reserved and no more",
+    f"{COPY}, restore_reserve_on_error()",
+    since="5.18",  # MADV_DONTNEED of huge pages
+    pages=3,
+)
+def fails_where_nothing_is_reserved(live: Live) -> None:
+    source = live.map(1)
+    source.fill(7)
+    for shared, noreserve, copies in product((False, True), (False, True), (False, True)):
+        file = new_memfd(live, source.actor, pages=1)
+        memory = file.map(1, shared=shared, noreserve=noreserve)
+        memory.touch()
+        if shared:
+            file.punch(1)
+        else:
+            memory.advise(mmap.MADV_DONTNEED)
+        restored = not shared and not noreserve and PoolKernel(live.kernel_version).unmapping_restores_reservation
+        with live.about(f"shared {shared}, MAP_NORESERVE {noreserve}, filled by a copy {copies}"):
+            _fail_and_fill(live, source, memory, copies=copies, reserved=int(restored))
+        memory.unmap()
+        file.truncate(0)
+        live.expect_pool(nr=3, free=2)
+
+
+def _fail_and_fill(live: Live, source: Memory, memory: Memory, *, copies: bool, reserved: int) -> None:
+    """Expect copies to ``memory`` to fail and change nothing of the pool of 3, and a page of it to be used then."""
+    fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+    source.protect(0)
+    for _time in range(2):
+        live.expect_errno(errno.EFAULT, fault.copy, source)
+        live.expect_pool(nr=3, free=2, resv=reserved)
+    source.protect(READ_WRITE)
+    if copies:
+        live.expect("bytes copied", live.size, fault.copy(source))
+    else:
+        fault.unregister()
+        memory.fill(7)
+    memory.expect_filled(7)
+    live.expect_pool(nr=3, free=1)
 
 
 @USERFAULT_ERRORS.case(

@@ -16,6 +16,8 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 
 USERFAULT_ERRORS = Area("userfaultfd/failed-fills")
 COPY = "Documentation/admin-guide/mm/userfaultfd.rst UFFDIO_COPY; mm/hugetlb.c hugetlb_mfill_atomic_pte()"
+#: huge pages of a file
+_OF_FILE = 3
 
 
 @USERFAULT_ERRORS.case(
@@ -163,6 +165,35 @@ def filled_once_more(live: Live) -> None:
             memory.unmap()
             file.truncate(0)
             live.expect_pool(nr=3, free=2)
+
+
+@USERFAULT_ERRORS.case(
+    "which page of its file a shared mapping fills is counted from where the mapping begins: where the file has that"
+    " page it is not filled, EEXIST, and where it has not, it is, whatever other pages the file has",
+    f"{COPY}, hugetlbfs_pagecache_present()",
+    pages=_OF_FILE + 1,
+)
+def filled_from_within_the_file(live: Live) -> None:
+    source = live.map(1)
+    source.fill(7)
+    for first, present in product((1,) if live.is_gigantic else range(_OF_FILE), range(_OF_FILE)):
+        file = new_memfd(live, source.actor, pages=_OF_FILE)
+        whole = file.map(_OF_FILE)
+        whole.touch(present, 5)
+        memory = file.map(_OF_FILE - first, first=first)
+        fault = Userfault(memory, Mode.MISSING, Feature.MISSING_HUGETLBFS)
+        for page in range(_OF_FILE - first):
+            with live.about(f"a mapping from page {first} on, page {present} is there: page {page} of it"):
+                if first + page == present:
+                    live.expect_errno(errno.EEXIST, fault.copy, source, page)
+                else:
+                    live.expect_success(fault.copy, source, page)
+                    live.expect("what the file has there", source.read(), whole.read(first + page))
+        live.expect("the page that was there", 5, whole.read(present))
+        used = len({present, *range(first, _OF_FILE)})
+        live.expect_pool(nr=_OF_FILE + 1, free=_OF_FILE - used, resv=_OF_FILE - used)
+        file.truncate(0)
+        live.expect_pool(nr=_OF_FILE + 1, free=_OF_FILE)
 
 
 @USERFAULT_ERRORS.case(

@@ -17,14 +17,22 @@ from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.size_counters import allow_only
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import leave_dirt, some_smaller_sizes
-from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, map_file, mount_tmpfs
+from hugepage_qa.cases.thp_policy import base_pages, leave_dirt, some_smaller_sizes
+from hugepage_qa.cases.thp_shared_memory import (
+    filled_file,
+    let_only_pmd_inherit,
+    map_file,
+    map_start_of_file,
+    mount_tmpfs,
+    remount_tmpfs,
+)
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 SHARED = Area("thp/collapse-of-shared", sizes=Sizes.ONCE, uncleared=True)
 
@@ -138,6 +146,59 @@ def files_in_parts(live: Live) -> None:
         live.expect("the word that is its own", _NEW_VALUE, private.actor.read(private.at(1) - WORD))
         first.actor.end()
         other.end()
+
+
+@SHARED.case(
+    "khugepaged makes files of a tmpfs with huge=always huge that a process has mapped without advice, though nothing"
+    " else of it may be huge: shared or private, to be read alone, moved since, or as a child of who mapped them",
+    f"{THP_DOC} huge=always, Khugepaged controls; mm/khugepaged.c khugepaged_do_scan(); kernel/fork.c dup_mmap()",
+)
+def files_that_are_mapped_alone(live: Live) -> None:
+    put_to_work(live)
+    let_only_pmd_inherit(live)
+    # without a process on its list it ends no scan
+    base_pages(live)
+    point = mount_tmpfs(live, "never")
+    ways = (_map_shared, _map_private, _map_to_be_read, _map_and_move, _map_and_fork)
+    for number in range(len(ways)):
+        writer = map_start_of_file(live, f"{point}/{number}")
+        writer.fill()
+        writer.actor.end()
+    remount_tmpfs(live.actor(), point, "huge=always")
+    for number, map_it in enumerate(ways):
+        actor = live.actor()
+        memory = map_it(live, actor, live.open(actor, f"{point}/{number}"))
+        with live.about(map_it.__name__.strip("_")):
+            _expect_shared(live, memory, True, "huge=always")
+            memory.expect_filled()
+        for each in {memory.actor, actor}:
+            each.end()
+
+
+def _map_shared(live: Live, actor: Actor, descriptor: int) -> Memory:
+    return map_file(live, actor, descriptor, 1)
+
+
+def _map_private(live: Live, actor: Actor, descriptor: int) -> Memory:
+    return map_file(live, actor, descriptor, 1, shared=False)
+
+
+def _map_to_be_read(live: Live, actor: Actor, descriptor: int) -> Memory:
+    address = room_for(actor, 1, pmd_size(live))
+    actor.mmap(pmd_size(live), mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED, descriptor, address=address)
+    return Memory(live, actor, address, 1, pmd_size(live))
+
+
+def _map_and_move(live: Live, actor: Actor, descriptor: int) -> Memory:
+    return map_file(live, actor, descriptor, 1).moved_to(room_for(actor, 1, pmd_size(live)))
+
+
+def _map_and_fork(live: Live, actor: Actor, descriptor: int) -> Memory:
+    memory = map_file(live, actor, descriptor, 1)
+    child = memory.fork()
+    # what is left of it is the child's
+    memory.unmap()
+    return child
 
 
 def _expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:

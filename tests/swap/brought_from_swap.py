@@ -21,7 +21,14 @@ from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit, shared_base_pages
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_HUGEPAGE, MADV_PAGEOUT, MADV_WILLNEED, MAP_FIXED
+from hugepage_qa.kernel.uapi import (
+    MADV_COLLAPSE,
+    MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    MADV_PAGEOUT,
+    MADV_WILLNEED,
+    MAP_FIXED,
+)
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -78,8 +85,9 @@ _WAYS: tuple[tuple[str, _Want], ...] = (
 
 
 @BROUGHT.case(
-    "MADV_WILLNEED brings each base page of its range of shared memory from swap, the first and the last, too",
-    "madvise(2) MADV_WILLNEED; mm/madvise.c madvise_willneed(), shmem_swapin_range()",
+    "MADV_WILLNEED brings each base page of its range from swap, of shared memory and of private, the first and the"
+    " last, too, wherever others of the range are in memory already",
+    "madvise(2) MADV_WILLNEED; mm/madvise.c madvise_willneed(), swapin_walk_pmd_entry(), shmem_swapin_range()",
     since="5.4",
 )
 def each_page_of_a_range(live: Live) -> None:
@@ -89,31 +97,41 @@ def each_page_of_a_range(live: Live) -> None:
     # an actor that is in swap itself would bring what lies there beside it when it looks
     live.set_knob("proc/sys/vm/page-cluster", "0")
     group = new_group(live, "memory", Version.TWO)
-    memory = map_aligned(live, 1, size, shared=True, actor=actor_in(live, group))
-    memory.fill()
-    every = range(size // live.base_page)
+    actor, last = actor_in(live, group), size // live.base_page - 1
+    ranges = ((0, 1), (3, 5), (last - 1, 2), (1, last // 2))
+    already = (({3}, (3, 5)), ({5}, (3, 5)), ({6, 7}, (3, 5)), ({0, last // 2, last}, (0, last + 1)))
+    for shared in (True, False):
+        memory = map_aligned(live, 1, size, shared=shared, actor=actor, advice=MADV_NOHUGEPAGE)
+        memory.fill()
+        for there, (first, count) in (*product((set[int](),), ranges), *already):
+            with live.about(f"shared {shared}, base pages {there or 'none'} in memory"):
+                _expect_brought(live, group, memory, there, range(first, first + count))
+        memory.expect_filled()
+        memory.unmap()
+
+
+def _expect_brought(live: Live, group: ControlGroup, memory: Memory, there: set[int], wanted: range) -> None:
+    """Expect the base pages ``wanted`` to come to memory, where ``there`` are of all that are in swap before."""
+    base = live.base_page
 
     def in_memory() -> set[int]:
-        return base_pages_in_memory(live, memory.actor, memory.address, every)
-
-    def missing(wanted: set[int]) -> set[int]:
-        return wanted - in_memory()
+        return base_pages_in_memory(live, memory.actor, memory.address, range(memory.length // base))
 
     def left() -> set[int]:
         memory.advise(MADV_PAGEOUT)
         give_what_is_in_swap(group)
         return in_memory()
 
-    for first, count in ((0, 1), (3, 5), (every.stop - 2, 2), (1, every.stop // 2)):
-        if stays := live.host.last_attempt(left, lambda found: not found):
-            if live.host.has_others:
-                raise CannotRun("what was swapped out stays in memory")
-            live.fail("base pages that stay in memory", set(), stays)
-        memory.actor.call("madvise", memory.address + first * live.base_page, count * live.base_page, MADV_WILLNEED)
-        wanted = set(range(first, first + count))
-        found = live.host.last_look(partial(missing, wanted), lambda found: not found)
-        live.expect(f"base pages of {count} from {first} on that are not in memory", set(), found)
-    memory.expect_filled()
+    if stays := live.host.last_attempt(left, lambda found: not found):
+        if live.host.has_others:
+            raise CannotRun("what was swapped out stays in memory")
+        live.fail("base pages that stay in memory", set(), stays)
+    for page in there:
+        live.expect("what is read", _VALUE + page * base, memory.actor.read(memory.address + page * base))
+    memory.actor.call("madvise", memory.address + wanted.start * base, len(wanted) * base, MADV_WILLNEED)
+    if missing := live.host.last_look(lambda: set(wanted) - in_memory(), lambda found: not found):
+        # each of the others would be waited for as long
+        live.fail(f"base pages of {wanted} that are not in memory", set(), missing)
 
 
 @BROUGHT.case(

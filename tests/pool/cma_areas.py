@@ -8,6 +8,7 @@ from hugepage_qa.cases.movable_kinds import movable_memory
 from hugepage_qa.cases.pinned_pages import Pin, pipe_with, word_from
 from hugepage_qa.cases.struct_pages import optimize_struct_pages
 from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.memory_layout import read_zones
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -57,6 +58,34 @@ def page_of_another_node(live: Live) -> None:
     memory.unmap()
     live.set_nr(0, other)
     _expect_taken(live, before, 0)
+
+
+@AREAS.case(
+    "the size of the area in /proc/zoneinfo is the same whatever is taken out of it, used or given back: all zones have"
+    " CmaTotal of /proc/meminfo together, and those of its node what they had",
+    f"{DOC}; mm/vmstat.c zoneinfo_show_print(); mm/cma.c cma_alloc()",
+    nodes=2,
+    since=SINCE,
+)
+def size_of_the_area(live: Live) -> None:
+    before = _empty_area(live)
+    sizes = _sizes_in_zones(live)
+    for pages in (1, _PAGES, 0):
+        _take(live, before, pages)
+        with live.about(f"{pages} pages are taken"):
+            live.expect("areas of all zones", read_meminfo(live.host)["CmaTotal"], sum(_sizes_in_zones(live).values()))
+            live.expect("areas of each zone", sizes, _sizes_in_zones(live))
+        if pages == 1:
+            memory = live.map(1)
+            memory.touch()
+            live.expect("areas of each zone, the page being used", sizes, _sizes_in_zones(live))
+            memory.unmap()
+
+
+def _sizes_in_zones(live: Live) -> dict[tuple[int, str], int]:
+    """Return how many bytes of areas /proc/zoneinfo says that each zone has, by node and name."""
+    zones = read_zones(live.host)
+    return {(zone.node, zone.name): zone.cma * live.base_page for zone in zones if zone.cma is not None}
 
 
 @AREAS.case(

@@ -5,25 +5,17 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.memory_policy import Mode, run_on, set_policy
+from hugepage_qa.cases.memory_policy import Mode, modes_of_several_nodes, run_on, set_policy
 from hugepage_qa.cases.pages_of_a_node import cpuset_of, expect_free_pages_on, require_room, reserve_on_all
 from hugepage_qa.cases.pool_writer import POLICY, nr_with_policy, persistent_pages, write_number
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
-from hugepage_qa.version import KernelVersion
 
 WRITERS = Area("numa/limited-writers")
 
 _SYSCTL, _SYSCTL_WITH_POLICY = "proc/sys/vm/nr_hugepages", "proc/sys/vm/nr_hugepages_mempolicy"
-#: modes that choose among several nodes, and the first kernel that has each (set_mempolicy(2), fa3bea4e1f82)
-_OF_SEVERAL = {
-    Mode.BIND: KernelVersion(2, 6),
-    Mode.INTERLEAVE: KernelVersion(2, 6),
-    Mode.PREFERRED_MANY: KernelVersion(5, 15),
-    Mode.WEIGHTED_INTERLEAVE: KernelVersion(6, 9),
-}
 
 
 @WRITERS.case(
@@ -60,10 +52,15 @@ def a_bound_writer_of_the_sysctl(live: Live) -> None:
     base, nodes = persistent_pages(live), live.nodes
     for node in nodes:
         actor = _expect_changed_alone(live, _SYSCTL_WITH_POLICY, base, node)
-        write_number(actor, _SYSCTL, base + len(nodes))
-        for each in nodes:
-            live.expect_pool(node=each, nr=1, free=1)
-        live.set_nr(0)
+        _expect_no_policy(live, actor, _SYSCTL, base)
+
+
+def _expect_no_policy(live: Live, actor: Actor, path: str, base: int) -> None:
+    """Expect ``actor``, which is bound to a node, to add pages to all of them, and to take them away, by ``path``."""
+    for each in (1, 0):
+        write_number(actor, path, base + each * len(live.nodes))
+        for node in live.nodes:
+            live.expect_pool(node=node, nr=each, free=each)
 
 
 @WRITERS.case(
@@ -82,9 +79,7 @@ def an_interleaving_writer_spreads_pages(live: Live) -> None:
         live.expect_pool(node=node, nr=2, free=2)
     live.set_nr(0)
     set_policy(actor, Mode.BIND, nodes[:1])
-    write_number(actor, live.pool_file("nr_hugepages"), base + len(nodes))
-    for node in nodes:
-        live.expect_pool(node=node, nr=1, free=1)
+    _expect_no_policy(live, actor, live.pool_file("nr_hugepages"), base)
 
 
 @WRITERS.case(
@@ -108,28 +103,31 @@ def a_local_writer_changes_its_own_node(live: Live) -> None:
 
 
 @WRITERS.case(
-    "whatever the mode of the writer's policy, nr_hugepages_mempolicy adds as many pages to each of its nodes, one or"
-    " several, and takes them from there, and leaves what all other nodes have; a preferred node is the lowest one that"
-    " is named, or that of the writer, and with the default policy all nodes are meant",
-    f"{POLICY} 1., 2., 3.; set_mempolicy(2); mm/mempolicy.c init_nodemask_of_mempolicy()",
+    "whatever the mode of the writer's policy, nr_hugepages_mempolicy, and vm.nr_hugepages_mempolicy, adds as many"
+    " pages to each of its nodes, one or several, and takes them from there, and leaves what all other nodes have; a"
+    " preferred node is the lowest one that is named, or that of the writer, and with the default policy all nodes are"
+    " meant",
+    f"{POLICY} 1., 2., 3.; set_mempolicy(2); mm/mempolicy.c init_nodemask_of_mempolicy(); mm/hugetlb_sysctl.c"
+    " hugetlb_mempolicy_sysctl_handler()",
     nodes=2,
     sizes=Sizes.BUDDY,  # each page that is added again may find memory too fragmented for a gigantic one
 )
 def policies_of_every_mode(live: Live) -> None:
-    policy = nr_with_policy(live)
+    # the sysctl is that of the default pool
+    paths = [nr_with_policy(live), *([_SYSCTL_WITH_POLICY] if live.is_default else [])]
     require_room(live, 3)
     base, nodes = persistent_pages(live), live.nodes
-    for mode, given, processors, wanted in _policies(live):
+    for path, (mode, given, processors, wanted) in product(paths, list(_policies(live))):
         reserve_on_all(live, 1)
         actor = live.actor()
         if processors:
             run_on(actor, processors)
         set_policy(actor, mode, given)
-        with live.about(f"{mode.name} of {given}, on the processors {processors or 'of all nodes'}"):
+        with live.about(f"{path}, {mode.name} of {given}, on the processors {processors or 'of all nodes'}"):
             # from one page on each node: two pages more for one node are no mere chance, nodes take turns
             for each in (3, 1, 0):
                 count = len(nodes) + (each - 1) * len(wanted)
-                write_number(actor, policy, base + count)
+                write_number(actor, path, base + count)
                 live.expect_pool(nr=count, free=count)
                 for node in nodes:
                     pages = each if node in wanted else 1
@@ -141,9 +139,8 @@ def _policies(live: Live) -> Iterator[tuple[Mode, Sequence[int], Collection[int]
     """Yield modes, the nodes that each is given, the processors of who writes, none for all, and the nodes it means."""
     nodes, each = live.nodes, read_nodes(live.host).each
     for given in dict.fromkeys((*((node,) for node in nodes), nodes[1:], nodes)):
-        for mode, since in _OF_SEVERAL.items():
-            if live.kernel_version >= since:
-                yield mode, given, (), given
+        for mode in modes_of_several_nodes(live.kernel_version):
+            yield mode, given, (), given
         yield Mode.PREFERRED, given, (), given[:1]
     for node, mode in product(nodes, (Mode.LOCAL, Mode.PREFERRED)):
         if each[node].cpus:

@@ -9,6 +9,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.version import KernelVersion
 
 _BITS = 64
 # include/uapi/linux/mempolicy.h; MAX_NUMNODES is no more on any architecture
@@ -29,6 +30,13 @@ class Mode(enum.IntEnum):
     WEIGHTED_INTERLEAVE = 6
 
 
+#: those that choose among several nodes, and the first kernel that has each (set_mempolicy(2), fa3bea4e1f82)
+_OF_SEVERAL = {
+    Mode.BIND: KernelVersion(2, 6),
+    Mode.INTERLEAVE: KernelVersion(2, 6),
+    Mode.PREFERRED_MANY: KernelVersion(5, 15),
+    Mode.WEIGHTED_INTERLEAVE: KernelVersion(6, 9),
+}
 #: with a mode: NUMA balancing moves pages among its nodes (set_mempolicy(2), since Linux 5.12)
 F_NUMA_BALANCING = 1 << 13
 #: pages that do not follow the policy are an error
@@ -38,6 +46,11 @@ MOVE_STRICTLY = 1 | 2
 MOVE = 2
 #: those that others have, too
 MOVE_ALL = 4
+
+
+def modes_of_several_nodes(version: KernelVersion) -> tuple[Mode, ...]:
+    """Return the modes that choose among several nodes, and that a kernel of ``version`` has."""
+    return tuple(mode for mode, since in _OF_SEVERAL.items() if version >= since)
 
 
 def set_policy(actor: Actor, mode: int, nodes: Iterable[int]) -> None:

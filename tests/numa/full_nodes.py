@@ -1,24 +1,30 @@
-"""Memory that may come from one node alone, and that has no more: the rest goes to swap, and none elsewhere."""
+"""Memory that is to be on a node that has no more: the rest goes to swap, and none elsewhere, and huge pages split."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragments import join_free_pages
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import Mode, bind, prefer, set_policy
+from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.memory_policy import MOVES, Mode, base_pages_of, bind, nodes_of, prefer, set_policy
 from hugepage_qa.cases.pages_of_a_node import cpuset_of
+from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
-from hugepage_qa.cases.thp_memory import MIN_FREE, map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import give_on_advice
+from hugepage_qa.cases.thp_memory import MIN_FREE, map_aligned, mapped_huge, pmd_size
+from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
+from hugepage_qa.kernel.counters import read_vmstat
 from hugepage_qa.kernel.log import tells_of_trouble
 from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_WRITE
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 FULL_NODES = Area("numa/full-nodes", sizes=Sizes.DEFAULT)
@@ -36,6 +42,10 @@ _LOOKED_AT = 16
 _KILLED = re.compile(r"Out of memory.*: Killed process (\d+) ")
 #: a CPU that others have, too, takes so long to fill all of it
 _SECONDS = 120.0
+#: of what the pool has left: so much is scattered, and so many huge pages are to move there; blocks that others free
+_SCATTERED, _MOVED, _SPARE = 20 * MIB, 2, 16
+#: one part of so many of a block is enough for it to be free as a whole again
+_PARTS = 8
 _SWAPPINESS, _READ_AHEAD = "proc/sys/vm/swappiness", "proc/sys/vm/page-cluster"
 
 
@@ -150,6 +160,80 @@ def _expect_killed(live: Live, memory: Memory) -> None:
         live.fail("processes killed", {process}, found)
     live.expect("processes killed", {process}, found)
     live.expect("lines of the kernel log that tell of trouble", [], [*filter(tells_of_trouble, lines)])
+
+
+@FULL_NODES.case(
+    "huge pages, anonymous or of a tmpfs, that are to move to a node without a block for them, and with room for their"
+    " base pages, are split, which is counted, and all of these are there then, by whichever call, and hold what they"
+    " held",
+    "Documentation/mm/page_migration.rst THP_MIGRATION_SPLIT; mm/migrate.c migrate_pages(), try_split_folio()",
+    nodes=2,
+    since="6.1",
+)
+def split_where_they_move(live: Live) -> None:
+    # what is given back is on no list of a CPU, where it counts as free nowhere
+    join_free_pages(live)
+    here, (node, _length) = live.nodes[0], _fill_node(live)
+    _leave_no_block(live, node)
+    split = 0
+    for shared, by in product((False, True), MOVES):
+        with live.about(f"shared {shared}, by {by}"):
+            # somebody may have a hold of one for a moment
+            move = partial(_moved_at_once, live, here, node, shared, by)
+            found, of_call = live.host.last_attempt(move, lambda seen: seen[0] == (0, {node}))
+            live.expect("errno, and nodes of the base pages", (0, {node}), found)
+            split += of_call
+    if not split:
+        raise CannotRun(f"node {node} had blocks for all of them")
+
+
+def _leave_no_block(live: Live, node: int) -> None:
+    """Have the free memory that the pool has left of ``node`` lie around pages that nobody can move.
+
+    Raises CannotRun where there is too little of it then.
+    """
+    size, actor = pmd_size(live), live.actor()
+    if _SCATTERED // size <= _MOVED:
+        raise CannotRun(f"huge pages of {size >> 20} MiB are as large as what is left")
+    memory = map_aligned(live, _SCATTERED // size, size, actor=actor, advice=MADV_NOHUGEPAGE)
+    bind(memory, [node])
+    actor.fill(memory.address, memory.length, live.base_page, 1)
+    blocks = defaultdict[int, list[int]](list)
+    for page, entry in enumerate(memory.whole_pagemap()):
+        blocks[(entry & FRAME) * live.base_page // size].append(memory.address + page * live.base_page)
+    for pages in blocks.values():
+        if len(pages) > size // live.base_page // _PARTS:
+            pipe_with(live, Memory(live, actor, pages[0], 1, live.base_page))
+    memory.unmap()
+    path = live.pool_file("nr_hugepages", node=node)
+    live.host.write(path, str(int(live.host.read(path) or 0) + _SPARE))
+    if live.node_meminfo(node)["MemFree"] < 2 * _MOVED * size:
+        raise CannotRun(f"node {node} has no room for base pages either")
+
+
+def _moved_at_once(live: Live, here: int, node: int, shared: bool, by: str) -> tuple[tuple[int, set[int]], int]:
+    """Have huge pages on ``here`` move by one call.
+
+    Returned are its errno, 0 for none, with the nodes of their base pages then, and how many were split.
+    """
+    memory = map_aligned(live, _MOVED, pmd_size(live), shared=shared, advice=MADV_HUGEPAGE)
+    bind(memory, [here])
+    fill_in_huge_pages(live, memory, here)
+    live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
+    counted = read_vmstat(ObservedTree(live.host))["thp_migration_split"]
+    number = 0
+    try:
+        MOVES[by](live, memory, here, node)
+    except Refused as refusal:
+        number = refusal.errno or 0
+    counted = read_vmstat(ObservedTree(live.host))["thp_migration_split"] - counted
+    split = memory.pages - mapped_huge(memory) // memory.size
+    live.expect(f"whether {split} pages at least count as split: {counted}", True, counted >= split)
+    # what a file has of a page that was split is not mapped until it is touched
+    memory.expect_filled()
+    nodes = set(nodes_of(memory.actor, base_pages_of(live, memory)))
+    memory.actor.end()
+    return (number, nodes), split
 
 
 def _fill_node(live: Live) -> tuple[int, int]:

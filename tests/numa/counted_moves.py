@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import permutations
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
@@ -27,14 +28,21 @@ from hugepage_qa.cases.memory_policy import (
     move_pages,
     node_of,
     nodes_of,
+    pages_told,
 )
-from hugepage_qa.cases.pages_of_a_node import missing_node, reserve_on_all
+from hugepage_qa.cases.pages_of_a_node import expect_left, missing_node, reserve_on_all
+from hugepage_qa.cases.pinned_pages import pipe_with
+from hugepage_qa.cases.thp_memory import map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.oracle.page_moves import ListedPage, moves_of
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 COUNTED = Area("numa/counted-moves")
 
 COUNTERS = "Documentation/mm/page_migration.rst Monitoring Migration: PGMIGRATE_SUCCESS, PGMIGRATE_FAIL"
+#: of each kind, and how many of them somebody holds
+_OF_A_KIND, _HELD_OF_A_KIND = 3, 2
 
 
 @COUNTED.case(
@@ -87,6 +95,53 @@ def ranges_with_a_page_that_stays(live: Live) -> None:
 
     expect_ranges_to_move(live, lambda actor: live.map(3, actor), partial(_counted, live), expect_pools)
     live.expect_pool(nr=6, free=6)
+
+
+@COUNTED.case(
+    "each page that somebody holds, of a pool, transparent or a base page, is one in what move_pages(2) and"
+    " migrate_pages(2) return where several of each kind cannot move, in whichever order a list has them; the pages"
+    " beside them move",
+    "move_pages(2) RETURN VALUE; migrate_pages(2) RETURN VALUE; mm/migrate.c migrate_pages(), migrate_hugetlbs(),"
+    " migrate_pages_batch()",
+    since="6.1",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def held_pages_of_every_kind(live: Live) -> None:
+    here, there = two_nodes_with_room(live, _OF_A_KIND)
+    for node in (here, there):
+        live.reserve(_OF_A_KIND, node)
+    actor = live.actor()
+    kinds = (
+        live.map(_OF_A_KIND, actor),
+        map_aligned(live, _OF_A_KIND, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE),
+        map_aligned(live, _OF_A_KIND, live.base_page, actor=actor, advice=MADV_NOHUGEPAGE),
+    )
+    for memory in kinds:
+        bind(memory, [here])
+        memory.fill()
+        for page in range(_HELD_OF_A_KIND):
+            pipe_with(live, memory.part(page))
+    need_blocks(live, kinds[1], here)
+    held = len(kinds) * _HELD_OF_A_KIND
+    of_kind = [here if page < _HELD_OF_A_KIND else there for page in range(_OF_A_KIND)]
+    nodes = len(kinds) * of_kind
+
+    def left_of(places: Sequence[int]) -> tuple[int, list[int]]:
+        move_pages(actor, places, len(places) * [here])
+        left, _told = pages_told(actor, places, len(places) * [there])
+        return left, nodes_of(actor, places)
+
+    for order in permutations(kinds):
+        places = [memory.at(page) for memory in order for page in range(_OF_A_KIND)]
+        # somebody may have a hold of another one for a moment
+        found = live.host.last_attempt(partial(left_of, places), (held, nodes).__eq__)
+        live.expect("pages that move_pages leaves, and nodes of all", (held, nodes), found)
+    move_pages(actor, places, len(places) * [here])
+    expect_left(live, actor, here, there, held)
+    live.expect("nodes of all after migrate_pages", nodes, nodes_of(actor, places))
+    for memory in kinds:
+        memory.expect_filled()
 
 
 @COUNTED.case(

@@ -86,8 +86,8 @@ class ModelledPages(DrawnProgram):
             frames = [frame + offset // self.live.base_page for offset in offsets]
             self.live.expect(f"frames of page {part}", frames, [entry & FRAME for entry in entries])
             bits = (self.holders(page) == 1, self.one.file is not None)
-            found = [(bool(entry & EXCLUSIVE), bool(entry & OF_A_FILE)) for entry in entries]
-            self.live.expect(f"page {part} is mapped once, and of a file", [bits] * len(offsets), found)
+            told = [(bool(entry & EXCLUSIVE), bool(entry & OF_A_FILE)) for entry in entries]
+            self.live.expect(f"page {part} is mapped once, and of a file", [bits] * len(offsets), told)
             # one page has one frame in all processes, and two have not the same
             others = [other for other, its in self._frames.items() if its == frame and other != page]
             self.live.expect(f"pages with the frame of page {part}", [], others)

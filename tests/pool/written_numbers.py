@@ -9,6 +9,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
 
 NUMBERS = Area("pool/written-numbers")
 
@@ -19,6 +20,7 @@ SOURCES = (
 #: not decimal, or not all of it; what the base that a prefix names would make a number
 _NO_NUMBERS = ("-1", "x", "1x", "1 2", "1,2", "1K", "0x", "0x1", "0X1", "0b1", "0o1", "1e0", "1.0", " ")
 _OF_ALL = ("nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages", "demote")
+_GIGANTIC_SURPLUS_SINCE = KernelVersion(6, 19)
 #: so many pages need two digits, of which one is none in base 8
 _SEVERAL = 11
 
@@ -42,7 +44,8 @@ def _files(live: Live, *names: str) -> list[tuple[str, int | None]]:
 def no_numbers(live: Live) -> None:
     for path, _node in _files(live, *_OF_ALL):
         # of those that have no surplus all is refused alike
-        is_refused = live.is_gigantic and path.endswith("overcommit_hugepages")
+        has_surplus = not live.is_gigantic or live.kernel_version >= _GIGANTIC_SURPLUS_SINCE
+        is_refused = path.endswith("overcommit_hugepages") and not has_surplus
         before = live.host.read(path)
         for text in (*_NO_NUMBERS, str(1 << 64)):
             wanted = errno.ERANGE if text.isdigit() and not is_refused else errno.EINVAL

@@ -199,7 +199,8 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
             after = read_pool_view(ObservedTree(host))
             live.problems += _taken_by_others(live, before, after)
         live.differences += [] if may_leave else _left(before, after)
-        if account:
+        # memory that such a machine lacks comes back to no other case
+        if account and not host.is_spoiled:
             live.differences += left_behind(live, account)
         live.differences += find_trouble(live, host, taint)
 

@@ -62,7 +62,7 @@ class Host:
         self._backend = backend
         self._unjudged_log: list[str] = []
         self.is_spoiled = False
-        """Whether the kernel may break what comes next for what a known bug left: nothing more is to run on it."""
+        """Whether nothing more is to run on it: it lacks memory, or a bug of the kernel may break what comes next."""
         self.shortages: dict[tuple[int, int | None], Shortage] = {}
         """Page size and node, None for all nodes -> what there was no room for last."""
 

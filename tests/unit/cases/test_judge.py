@@ -216,6 +216,14 @@ def test_a_counter_that_fell_below_zero(machine: type[StillMachine], line: str, 
     assert found.verdict is verdict, found.reason
 
 
+def test_a_counter_that_fell_below_zero_on_a_spoiled_machine() -> None:
+    def spoil(live: Live) -> None:
+        live.host.is_spoiled = True
+
+    found = judge_on(StillMachine({"new_kernel_log": lambda: ["vmstat_refresh: nr_isolated_anon -511"]}), spoil)
+    assert found.verdict is Verdict.PASS, found.reason
+
+
 @pytest.mark.parametrize("operation", ["skip_kernel_log", "new_kernel_log"])
 def test_a_log_that_cannot_be_read_is_an_error(operation: str) -> None:
     machine = StillMachine({operation: _raising(InputError("/dev/kmsg: Operation not permitted"))})

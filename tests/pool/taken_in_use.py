@@ -42,7 +42,7 @@ _REFUSED_SINCE = KernelVersion(6, 2)
 )
 def full_of_huge_pages(live: Live) -> None:
     # nr_isolated_anon is below 0 then until the machine is rebooted
-    live.host.is_spoiled = live.kernel_version < _HUGE_SINCE
+    live.host.is_spoiled |= live.kernel_version < _HUGE_SINCE
     for shared in (False, True):
         with live.about(f"shared {shared}"):
             memory, block = _in_a_block(live, pmd_size(live), partial(_transparent, shared=shared))
@@ -116,7 +116,7 @@ def _expect_taken_when_broken(live: Live, size: int, make: Callable[[Live, int, 
         _expect_intact(live, memory, 0, first)
         _expect_intact(live, memory, first + 1, memory.pages)
     if live.kernel_version >= _REFUSED_SINCE:
-        live.host.is_spoiled = True
+        live.host.is_spoiled = live.host.lacks_memory = True
         live.expect_errno(EHWPOISON, block.add, live)
     else:
         block.put_back(live)

@@ -199,8 +199,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
             after = read_pool_view(ObservedTree(host))
             live.problems += _taken_by_others(live, before, after)
         live.differences += [] if may_leave else _left(before, after)
-        # memory that such a machine lacks comes back to no other case
-        if account and not host.is_spoiled:
+        if account and not host.lacks_memory:
             live.differences += left_behind(live, account)
         live.differences += find_trouble(live, host, taint)
 

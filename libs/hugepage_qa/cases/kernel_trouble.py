@@ -63,14 +63,14 @@ def find_trouble(live: Expectations, host: Host, taint: str | None) -> Iterator[
 
 
 def _is_below_zero(live: Expectations, host: Host, line: str) -> bool:
-    """Tell whether ``line`` tells of a counter below 0, which on a machine of others may be so for long.
-
-    So it may where a case has spoiled the machine, for what a bug of its kernel leaves.
-    """
-    found = None if host.has_others or host.is_spoiled else _BELOW_ZERO.match(line)
+    """Tell whether ``line`` tells of a counter below 0, which on a machine of others may be so for long."""
+    found = None if host.has_others else _BELOW_ZERO.match(line)
     # for good, once pages are lost: the cases on it look at the counter
-    lost = live.has_bug(Quirk.NR_HUGETLB_LOST)
-    return found is not None and not (lost and found[1] == "nr_hugetlb")
+    excused = {"nr_hugetlb"} if live.has_bug(Quirk.NR_HUGETLB_LOST) else set()
+    if host.is_spoiled:
+        # by memory that was taken with huge pages in it (tests/pool/taken_in_use.py)
+        excused.add("nr_isolated_anon")
+    return found is not None and found[1] not in excused
 
 
 def _bits(taint: str | None) -> int:

@@ -62,7 +62,9 @@ class Host:
         self._backend = backend
         self._unjudged_log: list[str] = []
         self.is_spoiled = False
-        """Whether nothing more is to run on it: it lacks memory, or a bug of the kernel may break what comes next."""
+        """Whether the kernel may break what comes next for what a known bug left: nothing more is to run on it."""
+        self.lacks_memory = False
+        """Whether a case took memory from it that cannot come back: it is spoiled then, too."""
         self.shortages: dict[tuple[int, int | None], Shortage] = {}
         """Page size and node, None for all nodes -> what there was no room for last."""
 

@@ -4,9 +4,7 @@ The operations are drawn, the same in each run. Who maps, protects, moves or giv
 earlier ones have left: pages mapped whole and in parts, of zeroes, in swap, shared with a child.
 """
 
-import errno
 import mmap
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,16 +23,12 @@ from hugepage_qa.cases.thp_policy import fill_in_huge_pages, need_sizes, set_pol
 from hugepage_qa.cases.thp_shared_memory import map_start
 from hugepage_qa.cases.told_memory import expect_told_alike
 from hugepage_qa.kernel.uapi import (
-    FALLOC_FL_KEEP_SIZE,
-    FALLOC_FL_PUNCH_HOLE,
     MADV_COLD,
     MADV_COLLAPSE,
     MADV_HUGEPAGE,
     MADV_NOHUGEPAGE,
     MADV_PAGEOUT,
     MAP_FIXED,
-    MREMAP_FIXED,
-    MREMAP_MAYMOVE,
 )
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -65,8 +59,8 @@ class _Program(DrawnProgram):
             *(
                 self.write,
                 self.write,
-                self._give_back,
-                self._cut_out,
+                self.give_back,
+                self.cut_out,
                 self.protect,
                 self.protect,
                 self.unmap,
@@ -99,26 +93,6 @@ class _Program(DrawnProgram):
 
     # --- operations ---
 
-    def _give_back(self, pages: range) -> None:
-        is_shared = self.one.file is not None
-        self.tell("give back", pages)
-        for run in self.mapped(pages):
-            self.one.memory.actor.call("madvise", *self.place(run), mmap.MADV_DONTNEED)
-            if not is_shared:
-                self.one.values[run.start : run.stop] = [0] * len(run)
-
-    def _cut_out(self, pages: range) -> None:
-        """Make a hole in a file; of private memory the part is given back."""
-        if self.one.file is None:
-            self._give_back(pages)
-            return
-        self.tell("cut out", pages)
-        start, length = pages[0] * self.unit, len(pages) * self.unit
-        self.one.memory.actor.call(
-            "fallocate", self.one.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, length
-        )
-        self.one.values[pages.start : pages.stop] = [0] * len(pages)
-
     def _map(self, pages: range) -> None:
         self.tell("map", pages)
         process, (address, length) = self.one, self.place(pages)
@@ -140,23 +114,9 @@ class _Program(DrawnProgram):
         actor = self.one.memory.actor
         room = room_for(actor, _PAGES + 2, self.one.memory.size)
         for run in self.mapped(pages):
-            address, length = self.place(run)
-            inside = address % self.one.memory.size
-            target, flags = room + inside + shift, MREMAP_MAYMOVE | MREMAP_FIXED
-            if self._are_several(run):
-                # they do not move together, and nothing is where they were to be then
-                self.live.expect_errno(errno.EFAULT, actor.call, "mremap", address, length, length, flags, target)
-                continue
-            self.live.expect_success(actor.call, "mremap", address, length, length, flags, target)
-            self.live.expect_signal(signal.SIGSEGV, actor.read, address)
-            self.live.expect_success(actor.call, "mremap", target, length, length, flags, address)
-            self.live.expect_signal(signal.SIGSEGV, actor.read, target)
+            inside = self.place(run)[0] % self.one.memory.size
+            self.move_there_and_back(run, room + inside + shift)
         actor.call("munmap", room, (_PAGES + 2) * self.one.memory.size)
-
-    def _are_several(self, run: range) -> bool:
-        """Tell whether ``run`` lies in several mappings, on a kernel that moves no such ones together."""
-        memory = Memory(self.live, self.one.memory.actor, self.place(run)[0], len(run), self.unit)
-        return self.live.kernel_version < _MOVE_TOGETHER and len(memory.all_mappings()) > 1
 
     def _forget(self, pages: range) -> None:
         """Have all be unused, or not written, since now: entries of the page table lose their bits."""

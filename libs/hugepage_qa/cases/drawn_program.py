@@ -3,6 +3,7 @@
 A subclass says which operations there are, what a range of them is, and what is to be looked at.
 """
 
+import errno
 import mmap
 import signal
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -13,13 +14,22 @@ from random import Random
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.told_memory import permissions
-from hugepage_qa.kernel.uapi import PROT_NONE
+from hugepage_qa.kernel.uapi import (
+    FALLOC_FL_KEEP_SIZE,
+    FALLOC_FL_PUNCH_HOLE,
+    MREMAP_FIXED,
+    MREMAP_MAYMOVE,
+    PROT_NONE,
+)
+from hugepage_qa.version import KernelVersion
 
 #: what may be done with a range of parts
 Operation = Callable[[range], None]
 
 _PERMISSIONS: dict[int | None, str] = {PROT_NONE: "--", mmap.PROT_READ: "r-", READ_WRITE: "rw"}
 _PROTECTIONS = PROT_NONE, mmap.PROT_READ, READ_WRITE, READ_WRITE
+#: several mappings, as tests/memory/moved_together.py judges it
+_MOVE_TOGETHER = KernelVersion(6, 17)
 #: what is stored by two operations differs in each word
 _VALUE_STEP = 1 << 32
 
@@ -148,6 +158,41 @@ class DrawnProgram:
         self.tell("unmap", parts)
         self.one.memory.actor.call("munmap", *self.place(parts))
         self.one.parts[parts.start : parts.stop] = [Part(None)] * len(parts)
+
+    def give_back(self, parts: range) -> None:
+        """Give them back (MADV_DONTNEED): private memory holds zeroes then."""
+        self.tell("give back", parts)
+        for run in self.mapped(parts):
+            self.one.memory.actor.call("madvise", *self.place(run), mmap.MADV_DONTNEED)
+            if self.one.file is None:
+                self.one.values[run.start : run.stop] = [0] * len(run)
+
+    def cut_out(self, parts: range) -> None:
+        """Make a hole in a file; private memory is given back."""
+        if self.one.file is None:
+            self.give_back(parts)
+            return
+        self.tell("cut out", parts)
+        start, length = parts[0] * self.unit, len(parts) * self.unit
+        flags = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+        self.one.memory.actor.call("fallocate", self.one.file, flags, start, length)
+        self.one.values[parts.start : parts.stop] = [0] * len(parts)
+
+    def move_there_and_back(self, run: range, target: int) -> None:
+        """Move mapped parts to the address ``target``, where nothing is, and back (mremap(2)).
+
+        Several mappings do not move together before Linux 6.17.
+        """
+        actor, flags = self.one.memory.actor, MREMAP_MAYMOVE | MREMAP_FIXED
+        address, length = self.place(run)
+        memory = Memory(self.live, actor, address, len(run), self.unit)
+        if self.live.kernel_version < _MOVE_TOGETHER and len(memory.all_mappings()) > 1:
+            self.live.expect_errno(errno.EFAULT, actor.call, "mremap", address, length, length, flags, target)
+            return
+        self.live.expect_success(actor.call, "mremap", address, length, length, flags, target)
+        self.live.expect_signal(signal.SIGSEGV, actor.read, address)
+        self.live.expect_success(actor.call, "mremap", target, length, length, flags, address)
+        self.live.expect_signal(signal.SIGSEGV, actor.read, target)
 
     def fork(self, parts: range) -> None:
         """Have a child, unless there are enough."""

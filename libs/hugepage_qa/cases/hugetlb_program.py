@@ -1,8 +1,6 @@
 """Operations on hugetlb pages that are drawn: what processes do to pages that they have, lack and share."""
 
 import errno
-import mmap
-import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -12,11 +10,7 @@ from hugepage_qa.cases.live import READ_WRITE
 from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, Mode, bind, give_policy, migrate, move_page, node_of
 from hugepage_qa.cases.modelled_pages import ModelledPages
 from hugepage_qa.cases.places import free_place
-from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.version import KernelVersion
-
-#: several mappings, as tests/memory/moved_together.py judges it
-_MOVE_TOGETHER = KernelVersion(6, 17)
+from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 
 
 class HugetlbProgram(ModelledPages):
@@ -25,7 +19,7 @@ class HugetlbProgram(ModelledPages):
     def operations(self) -> Sequence[Operation]:
         """Return what may be done."""
         return [
-            *(self.write, self.write, self._read, self._give_back, self._cut_out, self._populate, self._read_in),
+            *(self.write, self.write, self._read, self.give_back, self.cut_out, self._populate, self._read_in),
             *(self.protect, self.protect, self.unmap, self._map, self._move, self._move),
             *(self.fork, self.fork, self.end, self._allocate, self._shorten),
             *(self._move_to_node, self._move_to_node, self._bind_to_node, self._migrate),
@@ -64,22 +58,17 @@ class HugetlbProgram(ModelledPages):
             self.one.memory.actor.call("madvise", *self.place(run), MADV_POPULATE_READ)
             self.reached(run, written=False)
 
-    def _give_back(self, parts: range) -> None:
-        self.tell("give back", parts)
+    def give_back(self, parts: range) -> None:
+        """Give them back: the process has them no more."""
+        super().give_back(parts)
         for run in self.mapped(parts):
-            self.one.memory.actor.call("madvise", *self.place(run), mmap.MADV_DONTNEED)
             self.mine[run.start : run.stop] = [None] * len(run)
-            if self.one.file is None:
-                self.one.values[run.start : run.stop] = [0] * len(run)
 
-    def _cut_out(self, parts: range) -> None:
-        """Make a hole in a file; private pages are given back."""
-        if self.one.file is None:
-            self._give_back(parts)
-            return
-        self.tell("cut out", parts)
-        HugeFile(self.live, self.one.memory.actor, self.one.file).punch(len(parts), parts.start)
-        self._are_gone(parts)
+    def cut_out(self, parts: range) -> None:
+        """Make a hole in a file: nobody has its pages any more; private ones are given back."""
+        super().cut_out(parts)
+        if self.one.file is not None:
+            self._are_gone(parts)
 
     def _allocate(self, parts: range) -> None:
         """Allocate pages of a file, which changes nothing of those that are there."""
@@ -133,23 +122,8 @@ class HugetlbProgram(ModelledPages):
     def _move(self, parts: range) -> None:
         """Move what is one mapping there and back."""
         self.tell("move", parts)
-        actor, flags = self.one.memory.actor, MREMAP_MAYMOVE | MREMAP_FIXED
         for run in self.mapped(parts):
-            address, length = self.place(run)
-            target = free_place(self.live, actor, len(run))
-            if self._are_several(run):
-                # they do not move together
-                self.live.expect_errno(errno.EFAULT, actor.call, "mremap", address, length, length, flags, target)
-                continue
-            self.live.expect_success(actor.call, "mremap", address, length, length, flags, target)
-            self.live.expect_signal(signal.SIGSEGV, actor.read, address)
-            self.live.expect_success(actor.call, "mremap", target, length, length, flags, address)
-            self.live.expect_signal(signal.SIGSEGV, actor.read, target)
-
-    def _are_several(self, run: range) -> bool:
-        """Tell whether ``run`` lies in several mappings, on a kernel that moves no such ones together."""
-        memory = self.one.memory.part(run.start, len(run))
-        return self.live.kernel_version < _MOVE_TOGETHER and len(memory.all_mappings()) > 1
+            self.move_there_and_back(run, free_place(self.live, self.one.memory.actor, len(run)))
 
     def fork(self, parts: range) -> None:
         """Have a child: it has private pages as they are, and of a file none that it has not reached."""

@@ -50,10 +50,9 @@ qa: BIN := $(if $(filter vt,$(PLAN)),.venv-vt/bin,$(BIN))
 qa:
 	@ci/setup.sh && $(BIN)/python ci/qa.py
 
-# with bytecode also for users who turn it off: else every worker and every program under test compiles all modules
-# anew; and one worker more than CPUs, for those that boot machines wait for a third of their time
+# with bytecode also for users who turn it off: else every worker and every program under test compiles all modules anew
 test: setup
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --dist worksteal
 
 survey: setup
 	@$(BIN)/python ci/survey.py

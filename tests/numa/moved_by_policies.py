@@ -14,14 +14,13 @@ from hugepage_qa.cases.memory_policy import (
     modes_of_several_nodes,
     move_page,
     node_of,
+    processors_near,
     run_on_node,
     set_policy,
 )
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, map_aligned, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
-from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 BY_POLICIES = Area("numa/moved-by-policies")
@@ -86,12 +85,9 @@ def transparent_pages(live: Live) -> None:
 
 def _expect_to_follow(live: Live, memory: Memory, expect_also: Callable[[], None]) -> None:
     """Expect the page of ``memory`` to move as each policy says, and what ``expect_also`` does of it then."""
-    actor, of_machine = memory.actor, read_nodes(live.host).each
-    nears = [node for node in live.nodes[:2] if of_machine[node].cpus]
-    if not nears:
-        raise CannotRun("neither of the nodes with memory has processors")
+    actor, nears = memory.actor, processors_near(live, live.nodes[:2])
     for near, (here, there) in product(nears, permutations(live.nodes[:2])):
-        run_on_node(actor, near, of_machine[near].cpus)
+        run_on_node(actor, near, nears[near])
         for (mode, nodes, node), of_process in product(list(_policies(live, here, there, near)), (False, True)):
             if of_process and len(nodes) > 1:
                 # with the default policy no page is where it may be: it goes to either

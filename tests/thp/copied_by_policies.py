@@ -10,13 +10,12 @@ from hugepage_qa.cases.memory_policy import (
     give_policy,
     modes_of_several_nodes,
     nodes_of,
+    processors_near,
     run_on_node,
     set_policy,
 )
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, mapped_huge
 from hugepage_qa.cases.thp_nodes import filled_on, two_nodes_with_room
-from hugepage_qa.kernel.nodes import read_nodes
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.node_policies import node_in_turn
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -39,10 +38,7 @@ _NEW_VALUE = 5
 def copied_parts(live: Live) -> None:
     let_nothing_be_balanced(live)
     here, there = two_nodes_with_room(live, _PAGES)
-    of_machine = read_nodes(live.host).each
-    nears = [node for node in (here, there) if of_machine[node].cpus]
-    if not nears:
-        raise CannotRun("neither of the nodes with memory has processors")
+    nears = processors_near(live, (here, there))
     for near, of_process, by_child in product(nears, (False, True), (False, True)):
         for mode, nodes, chosen in _policies(live, here, there, near):
             about = f"{mode.name} of {nodes}, of the process {of_process}, by the child {by_child}, on node {near}"
@@ -52,7 +48,7 @@ def copied_parts(live: Live) -> None:
             set_policy(actor, mode if of_process else Mode.DEFAULT, nodes if of_process else [])
             if not of_process:
                 give_policy(memory, mode, nodes)
-            run_on_node(actor, near, of_machine[near].cpus)
+            run_on_node(actor, near, nears[near])
             child = memory.fork()
             writer, other = (child, memory) if by_child else (memory, child)
             every = memory.size // live.base_page

@@ -15,6 +15,7 @@ from hugepage_qa.cases.memory_policy import (
     interleave,
     nodes_of,
     policy_of,
+    processors_near,
     set_policy,
     told_policy,
 )
@@ -30,10 +31,8 @@ from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, 
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, mount_tmpfs, remount_tmpfs
-from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.node_policies import PoliciesOfRanges, node_in_turn_of_inode
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -254,10 +253,7 @@ def pages_follow_the_cpuset(live: Live) -> None:
     nodes=2,
 )
 def policies_of_mounts(live: Live) -> None:
-    of_machine = read_nodes(live.host).each
-    nears = [node for node in two_nodes_with_room(live, PAGES) if of_machine[node].cpus]
-    if not nears:
-        raise CannotRun("neither of the nodes with memory has processors")
+    nears = [*processors_near(live, two_nodes_with_room(live, PAGES))]
     wrong = wrong_mount_policies(live)
     point = mount_tmpfs(live, "always")
     owner, earlier = live.actor(), live.actor()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
@@ -172,6 +173,14 @@ def run_on(actor: Actor, cpus: Iterable[int]) -> None:
     """Have ``actor`` run on ``cpus`` alone (sched_setaffinity(2)). Raises OSError."""
     mask = actor.uapi.bitmap(cpus)
     actor.call("sched_setaffinity", 0, len(mask), mask)
+
+
+def processors_near(live: Live, nodes: Iterable[int]) -> dict[int, Iterable[int]]:
+    """Return those of ``nodes`` that have processors, and these. Raises CannotRun where none has any."""
+    of_machine = read_nodes(live.host).each
+    if found := {node: of_machine[node].cpus for node in nodes if of_machine[node].cpus}:
+        return dict(found)
+    raise CannotRun("none of the nodes with memory that are taken has processors")
 
 
 def run_on_node(actor: Actor, node: int, cpus: Iterable[int]) -> None:

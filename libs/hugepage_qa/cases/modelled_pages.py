@@ -1,5 +1,6 @@
 """Which process has which hugetlb page, and what each page holds: a model, and all that the kernel tells of it."""
 
+from collections import Counter
 from collections.abc import Iterator, Set
 from itertools import count
 from random import Random
@@ -8,6 +9,7 @@ from hugepage_qa.cases.drawn_program import DrawnProgram
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, WORD, Memory
+from hugepage_qa.cases.memory_policy import nodes_of
 from hugepage_qa.kernel.numa_maps import read_numa_maps
 from hugepage_qa.machine.host import ObservedTree
 
@@ -107,7 +109,7 @@ class ModelledPages(DrawnProgram):
         """Yield what is told of each mapping, what the page table says of it, and what is found."""
         memory = self.one.memory
         on_nodes = read_numa_maps(ObservedTree(self.live.host), memory.actor.pid) or ()
-        counted = {each.start: sum(each.nodes.values()) for each in on_nodes}
+        counted = {each.start: {node: pages for node, pages in each.nodes.items() if pages} for each in on_nodes}
         for mapping in memory.all_mappings():
             first, end = ((place - memory.address) // self.unit for place in (mapping.start, mapping.end))
             pages = [page for page in self.mine[first:end] if page is not None]
@@ -116,4 +118,9 @@ class ModelledPages(DrawnProgram):
             found = mapping.private_hugetlb, mapping.shared_hugetlb
             yield f"Private_Hugetlb, Shared_Hugetlb of pages {first} to {end}", expected, found
             if on_nodes:
-                yield f"pages {first} to {end} in numa_maps", len(pages), counted.get(mapping.start, 0)
+                here = counted.get(mapping.start, {})
+                yield f"pages {first} to {end} in numa_maps", len(pages), sum(here.values())
+                there = [memory.at(part) for part in range(first, end) if self.mine[part] is not None]
+                if there and "r" in mapping.permissions:
+                    nodes = Counter(nodes_of(memory.actor, there))
+                    yield f"nodes of pages {first} to {end} in numa_maps", dict(nodes), here

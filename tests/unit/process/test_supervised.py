@@ -54,12 +54,14 @@ def test_what_is_temporary_is_removed_when_a_job_is_cancelled(tmp_path: Path) ->
 import sys, tempfile, time
 from hugepage_qa.process.supervised import exit_on_sigterm
 exit_on_sigterm()
-with tempfile.TemporaryDirectory(dir=sys.argv[1]):
+with tempfile.TemporaryDirectory(dir=sys.argv[1]) as entered:
+    open(f"{entered}/entered", "w").close()
     while True:  # a signal that comes just before a sleep does not end it
         time.sleep(0.05)
 """
     with Child([sys.executable, "-c", code, str(tmp_path)]) as child:
-        wait_for(lambda: list(tmp_path.iterdir()))
+        # not before: a signal that comes between the making of the directory and the with leaves it
+        wait_for(lambda: list(tmp_path.glob("*/entered")))
         child.send(signal.SIGTERM)
         assert child.wait(20) == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []

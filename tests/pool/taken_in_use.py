@@ -19,6 +19,7 @@ from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, 
 from hugepage_qa.cases.thp_policy import give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_HWPOISON
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
@@ -28,8 +29,6 @@ TAKEN = Area("pool/taken-in-use", sizes=Sizes.BUDDY)
 DOC = "Documentation/admin-guide/mm/memory-hotplug.rst Offlining Memory Blocks"
 #: so many times a block is filled, so that some block is full, and the largest one of which that is done
 _BLOCKS, _LARGEST = 3, 128 * MIB
-#: before 6f1833b8208c do_migrate_range() counted a huge page as one that is isolated, and 512 of them as put back
-_HUGE_SINCE = KernelVersion(6, 12)
 #: 5033091de814
 _REFUSED_SINCE = KernelVersion(6, 2)
 
@@ -42,7 +41,7 @@ _REFUSED_SINCE = KernelVersion(6, 2)
 )
 def full_of_huge_pages(live: Live) -> None:
     # nr_isolated_anon is below 0 then until the machine is rebooted
-    live.host.is_spoiled |= live.kernel_version < _HUGE_SINCE
+    live.host.is_spoiled |= live.has_bug(Quirk.TAKEN_HUGE_PAGE_ISOLATED_ONCE)
     for shared in (False, True):
         with live.about(f"shared {shared}"):
             memory, block = _in_a_block(live, pmd_size(live), partial(_transparent, shared=shared))

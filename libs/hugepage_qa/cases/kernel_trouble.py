@@ -10,7 +10,6 @@ from hugepage_qa.machine.host import Host
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import Rule
-from hugepage_qa.version import KernelVersion
 
 KERNEL_CONTENT = Rule(
     "kernel-content",
@@ -25,8 +24,6 @@ _BAD_PAGE, _DIED, _WARNED, _LOCKED_UP = 1 << 5, 1 << 7, 1 << 9, 1 << 14
 _OUT_OF_MEMORY = "Out of memory"
 #: what a write to vm/stat_refresh finds (mm/vmstat.c vmstat_refresh()): the files of counters show 0 instead
 _BELOW_ZERO = re.compile(r"vmstat_refresh: (nr_\w+) -\d+")
-#: before 6f1833b8208c a huge page that was moved to take its memory away was isolated once, and put back 512 times
-_ISOLATED_AS_WHOLE = KernelVersion(6, 12)
 #: what others have their devices and networks for; cases come to KVM (virt/), and to these drivers
 _OF_CASES = r"base|block/loop|block/zram|dma-buf|infiniband|vhost|virtio"
 _OF_OTHERS = re.compile(rf"^WARNING: (?:CPU: \d+ PID: \d+ at |\[.*\] )?(?:\./)?(?:drivers/(?!{_OF_CASES})|net/|sound/)")
@@ -70,8 +67,7 @@ def _is_below_zero(live: Expectations, host: Host, line: str) -> bool:
     found = None if host.has_others else _BELOW_ZERO.match(line)
     # for good, once pages are lost: the cases on it look at the counter
     excused = {"nr_hugetlb"} if live.has_bug(Quirk.NR_HUGETLB_LOST) else set()
-    if host.is_spoiled and live.kernel_version < _ISOLATED_AS_WHOLE:
-        # by memory that was taken with huge pages in it (tests/pool/taken_in_use.py)
+    if host.is_spoiled and live.has_bug(Quirk.TAKEN_HUGE_PAGE_ISOLATED_ONCE):
         excused.add("nr_isolated_anon")
     return found is not None and found[1] not in excused
 

@@ -50,6 +50,7 @@ class Quirk(Enum):
     BUFFER_NOT_CLEARED = "buffer-not-cleared"
     BUFFER_TAKES_BROKEN = "buffer-takes-broken"
     DIRECT_WRITE_ENDS_GUARDS = "direct-write-ends-guards"
+    TAKEN_HUGE_PAGE_ISOLATED_ONCE = "taken-huge-page-isolated-once"
     REFUSED_OFFLINE_KEEPS_FOLIO = "refused-offline-keeps-folio"
     MOVE_OF_A_PART_NEVER_ENDS = "move-of-a-part-never-ends"
 

@@ -349,4 +349,17 @@ THP_ISSUES = by_quirk(
         since=KernelVersion(6, 15),
         seen="7.3.4",
     ),
+    KnownIssue(
+        quirk=Quirk.TAKEN_HUGE_PAGE_ISOLATED_ONCE,
+        summary="huge pages of anonymous memory and of a tmpfs that move because their memory is taken away leave "
+        "nr_isolated_anon less by all of their base pages but one; below 0 it reads 0",
+        example="0 is written to online of a block of memory with one huge page of 2M: it moves, and a write to "
+        "vm.stat_refresh has the kernel log nr_isolated_anon -511",
+        cause="do_migrate_range() counts a page that it isolates as one, and who puts it back all of its base pages "
+        "(8135d8926c08)",
+        since=KernelVersion(4, 14),
+        until=KernelVersion(6, 12),
+        fix="mm: memory_hotplug: unify Huge/LRU/non-LRU folio isolation (6f1833b8208c)",
+        seen="6.1.176; right on 6.12.117, 7.3.4",
+    ),
 )

@@ -36,7 +36,7 @@ COUNTERS = {
 }
 #: so many lies are told about answers that the same lines judge: a case that asks thousands of times does it in a loop,
 #: and lies about all of them took half of the time of all unit tests
-_TOLD_OF_ALIKE = 6
+_TOLD_OF_ALIKE = 3
 #: what ends a case
 _ENDS = ("end", "exit", "unmount", "remove_directory", "remove_swap", "write")
 #: the number of a line such as "Rss: 8 kB" or "thp_split_pmd 3", that of a whole file such as "2048kB", and each like
@@ -227,7 +227,7 @@ def unlike_answers(recorded: Recorded) -> Iterator[Other]:
     """Yield those of ``other_answers`` that a case asks for by lines of their own, and some of those that are alike.
 
     Alike are answers of one kind that the same lines ask for with the same verb. They are taken from all of the case:
-    the first one, the last one, and between them.
+    the first one, the last one, and one between them.
     """
     told = [*other_answers(recorded)]
     answers = {id(event) for event, _lie in told}

@@ -19,6 +19,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.cases.memory_policy import moving
+from hugepage_qa.cases.pinned_pages import in_a_pipe
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.kernel.uapi import MADV_HWPOISON, MADV_SOFT_OFFLINE
 from hugepage_qa.machine.host import CannotRun
@@ -97,6 +98,33 @@ def soft_offline_of_a_reserved_page(live: Live) -> None:
     soft_offline(live, frame)
     live.expect_pool(nr=0, free=0)
     live.expect("base pages out of use", 1, out_of_use(live) - before)
+
+
+@HWPOISON.case(
+    "a page that somebody holds stays where it is, EBUSY: it is in use as before, moves and is taken out of use when"
+    " nobody holds it any more, or is free again when it is unmapped",
+    f"{SOFT}; madvise(2) EBUSY",
+    sizes=Sizes.BUDDY,
+    pages=2,
+)
+def soft_offline_of_a_held_page(live: Live) -> None:
+    for is_replaced in (False, True):
+        memory = live.map(1)
+        memory.fill()
+        before, frame = out_of_use(live), memory.frame()
+        with in_a_pipe(live, memory):
+            will_break = ("madvise", memory.address, live.base_page, MADV_SOFT_OFFLINE)
+            live.expect_errno(errno.EBUSY, memory.actor.call, *will_break)
+            live.expect("its frame", frame, memory.frame())
+            live.expect_pool(nr=2, free=1)
+        if is_replaced:
+            break_page(live, memory, 0, MADV_SOFT_OFFLINE)
+            live.expect("whether it has another frame", True, memory.frame() != frame)
+        memory.expect_filled()
+        live.expect("base pages out of use", is_replaced, out_of_use(live) - before)
+        memory.actor.end()
+        left = 2 - is_replaced
+        live.expect_pool(nr=left, free=left)
 
 
 @HWPOISON.case(

@@ -27,6 +27,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.segment_namespace import in_own_namespace, new_segment, write_limit
 from hugepage_qa.kernel.uapi import NOBODY, RLIMIT_MEMLOCK
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -39,6 +40,9 @@ KEY = 0x48504742
 GROUP_ID = 54321
 #: times of segments are whole seconds
 _TICK_SECONDS = 1.0
+#: a number is that of a place (include/linux/ipc_namespace.h IPCMNI), and of how often such were taken; they are taken
+#: in turn, at least 64 (ipc/util.h ipc_min_cycle)
+_PLACES, _MOST_PLACES = 1 << 15, 300
 
 
 @SEGMENT_CONTROL.case("IPC_STAT tells size, owner, mode, processes and times of a segment", STATUS, pages=2)
@@ -139,6 +143,32 @@ def lock(live: Live) -> None:
     segment.detach(memory)
     segment.remove()
     live.expect_pool(nr=2, free=2)
+
+
+@SEGMENT_CONTROL.case(
+    "the number of a segment that was removed is that of none, EINVAL, although another segment has its place since: it"
+    " is neither attached nor told of, changed, locked or removed by that",
+    "shmctl(2) EINVAL, shmat(2) EINVAL; ipc/util.c ipc_obtain_object_check(), ipc_checkid()",
+)
+def number_of_a_removed_segment(live: Live) -> None:
+    actor, flags = live.actor(), 0o600 | IPC_CREAT | SHM_NORESERVE
+    old = get_segment(live, live.size, actor, flags=flags)
+    old.remove()
+    for _segment in range(_MOST_PLACES):
+        now = get_segment(live, live.size, actor, flags=flags)
+        if (now.identifier - old.identifier) % _PLACES == 0:
+            break
+        now.remove()
+    else:
+        raise CannotRun(f"none of {_MOST_PLACES} segments came to the place of the first one")
+    before = now.status()
+    live.expect("whether its number is another one", True, now.identifier != old.identifier)
+    status = bytes(112)
+    for command, argument in ((IPC_STAT, status), (IPC_SET, status), (SHM_LOCK, 0), (SHM_UNLOCK, 0), (IPC_RMID, 0)):
+        with live.about(f"command {command}"):
+            live.expect_errno(errno.EINVAL, actor.call, "shmctl", old.identifier, command, argument)
+    live.expect_errno(errno.EINVAL, old.attach)
+    live.expect("what IPC_STAT tells", before, now.status())
 
 
 @SEGMENT_CONTROL.case(

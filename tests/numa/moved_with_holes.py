@@ -7,12 +7,13 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, MOVE_STRICTLY, bind, migrate, nodes_of, pages_told
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, map_aligned, pmd_size
-from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_GUARD_INSTALL, MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_GUARD_INSTALL, MADV_NOHUGEPAGE, PROT_NONE
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
@@ -40,8 +41,8 @@ Between = Callable[[Memory, int], int | None]
 @WITH_HOLES.case(
     "mbind(2) that is to move pages, strictly or not, moves each base page of its range, before, between and behind"
     " holes of one base page, of some, and of whole page tables, wherever it begins and ends, whatever there is in the"
-    " holes: nothing, zeroes that were read, what was given back, guards, or pages that are on the node already; none"
-    " beside the range moves, and each holds what it held",
+    " holes: nothing, zeroes that were read, what was given back, guards, closed pages, or such as are on the node"
+    " already; none beside the range moves, and each holds what it held",
     f"mbind(2) MPOL_MF_MOVE, MPOL_MF_MOVE_ALL, MPOL_MF_STRICT; {WALK}",
     nodes=2,
 )
@@ -123,6 +124,8 @@ def _expect_range_to_move(live: Live, memory: Memory, before: Nodes, way: Way, p
 
     # somebody may have a hold of a page for a moment
     live.expect("base pages on a wrong node", {}, live.host.last_attempt(move, lambda wrong: not wrong))
+    # some may have been closed
+    memory.protect(READ_WRITE)
     held = {page: 1 + page for page in before if before[page] is not None}
     live.expect("words that changed", {}, {page: word for page in held if (word := memory.read(page)) != held[page]})
 
@@ -173,6 +176,8 @@ def _things_between(live: Live, *, shared: bool) -> Iterator[tuple[str, Between]
     there = live.nodes[1]
     yield "what was given back", partial(_given_back, shared)
     yield "pages of the other node", partial(_on_node, there)
+    if not live.has_bug(Quirk.BALANCED_PAGES_MISSED):
+        yield "closed pages", partial(_closed, live.nodes[0])
     if not shared:
         # what is shared has a page for zeroes that are read
         yield "zeroes", partial(_zeroes, live)
@@ -187,6 +192,12 @@ def _given_back(shared: bool, memory: Memory, page: int) -> int | None:
 
 def _on_node(node: int, memory: Memory, page: int) -> int | None:
     pages_told(memory.actor, [memory.at(page)], [node])
+    return node
+
+
+def _closed(node: int, memory: Memory, page: int) -> int | None:
+    """Close a base page to all access: that nobody may read it holds up no move."""
+    memory.protect(PROT_NONE, page, 1)
     return node
 
 

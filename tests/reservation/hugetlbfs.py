@@ -250,6 +250,33 @@ def next_read(live: Live) -> None:
     live.expect_pool(nr=2, free=0)
 
 
+@HUGETLBFS.case(
+    "read(2) goes on where the last one ended however far into a file that is, and finds there what a mapping stored:"
+    " behind what 31 bits count, and 32, and 40",
+    f"read(2), lseek(2); {FILES} hugetlbfs_read_iter()",
+    pages=1,
+)
+def read_far_into_a_file(live: Live) -> None:
+    file = open_file(live, f"{live.mount()}/file")
+    word = b"hugepage"
+    for far in (1 << 31, 1 << 32, 1 << 40):
+        with live.about(f"{far} bytes into the file"):
+            file.truncate(far // live.size + 3)
+            # the page behind a hole, and another hole behind it
+            page = file.map(1, first=far // live.size + 1)
+            page.touch(value=int.from_bytes(word, live.host.byte_order))
+            start = far + live.size
+            found = {start - 12: bytes(8), start - 4: bytes(4) + word[:4], start + 4: word[4:] + bytes(4)}
+            file.actor.call("lseek", file.descriptor, start - 12, os.SEEK_SET)
+            for place, expected in found.items():
+                live.expect("bytes that are next", expected, _next_8(file))
+                live.expect("where the next read begins", place + 8, _place(file))
+            live.expect("bytes at the page's begin", (8, word), read_8(file, start))
+            page.unmap()
+            file.truncate(0)
+            live.expect_pool(nr=1, free=1)
+
+
 def _place(file: HugeFile) -> int:
     return file.actor.call("lseek", file.descriptor, 0, os.SEEK_CUR)
 

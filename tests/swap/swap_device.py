@@ -7,9 +7,10 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.swapped import parts_out, swap_out, swap_to_a_device, swapped
+from hugepage_qa.cases.swapped import parts_out, swap_devices, swap_out, swap_to_a_device, swapped
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.kernel.proc_tables import read_swaps
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -73,6 +74,24 @@ def last_one_in_pieces(live: Live) -> None:
             # all but the base page for which the header leaves no room
             live.expect("memory in swap", memory.length - live.base_page, swapped(memory))
             memory.expect_filled()
+
+
+@SWAP_DEVICE.case(
+    "areas of swap that have the same priority take whole huge pages in turn, and one of a lower priority none while"
+    " others have room; they come back with what they held",
+    "swapon(2) Priority; mm/swapfile.c swap_alloc_slow(), get_swap_pages()",
+)
+def areas_in_turn(live: Live) -> None:
+    _need_swap_of_whole_pages(live)
+    size = pmd_size(live)
+    # each with room for more than the case has in swap
+    devices = [each.device for each in swap_devices(live, _ROOM * size, (5, 5, 3))]
+    memory = huge_pages(live, _PAGES * _PAGES)
+    swap_out(live, memory, memory.length)
+    used = read_swaps(ObservedTree(live.host))
+    with live.about(f"of which is used {used}"):
+        live.expect("whether each area is used", [True, True, False], [used[device] > 0 for device in devices])
+    memory.expect_filled()
 
 
 def _need_swap_of_whole_pages(live: Live) -> None:

@@ -19,6 +19,8 @@ from hugepage_qa.sizes import MIB
 
 #: what others may swap out meanwhile
 _MARGIN = 32 * MIB
+# include/linux/swap.h
+_PREFER = 0x8000
 _ZSWAP = "sys/module/zswap/parameters"
 
 
@@ -85,18 +87,28 @@ def swap_device(live: Live, room: int) -> SwapDevice:
 
     Raises CannotRun where the machine has other users, swap of its own, or no such devices.
     """
+    (device,) = swap_devices(live, room, (None,))
+    return device
+
+
+def swap_devices(live: Live, room: int, priorities: Sequence[int | None]) -> list[SwapDevice]:
+    """Have the machine swap to several, as ``swap_device`` does to one: each of a priority, None for lower ones each."""
     if not live.host.is_thrown_away():
         raise CannotRun("swap on a device is for machines that are thrown away")
     if read_swaps(live.host) or not live.host.has_modules(["loop"]):
         raise CannotRun("this machine has swap of its own, or no loop devices")
     live.set_knob_if_there(zswap_knob("enabled"), "N")
+    return [_add_device(live, room, 0 if priority is None else _PREFER | priority) for priority in priorities]
+
+
+def _add_device(live: Live, room: int, flags: int) -> SwapDevice:
     owner, base, pack = live.actor(), live.base_page, live.host.uapi.pack
     content = owner.call("memfd_create", "swap", 0)
     owner.call("ftruncate", content, room)
     owner.call("pwrite64", content, pack("3I", 1, room // base - 1, 0), 12, HEADER_OFFSET)
     owner.call("pwrite64", content, MAGIC, len(MAGIC), base - len(MAGIC))
     device = attach_loop_device(live, owner, content)
-    owner.call("swapon", device, 0)
+    owner.call("swapon", device, flags)
     return SwapDevice(owner, content, device, live.once_at_the_end(partial(_swap_off, live.host, device)))
 
 

@@ -107,23 +107,23 @@ _TITLE = "Filename"
 _SWAP_FIELDS = 5
 
 
-def read_swaps(tree: Tree) -> tuple[str, ...]:
-    """Return the files and devices that are swapped to, none on a kernel without swap.
+def read_swaps(tree: Tree) -> dict[str, int]:
+    """Return the files and devices that are swapped to -> bytes used of each, none on a kernel without swap.
 
     Raises InputError for a malformed line.
     """
-    return tuple(
+    return dict(
         _parse_swap(line, number)
         for number, line in enumerate((tree.read(SWAPS) or "").splitlines(), start=1)
         if not line.startswith(_TITLE)
     )
 
 
-def _parse_swap(line: str, number: int) -> str:
+def _parse_swap(line: str, number: int) -> tuple[str, int]:
     fields = line.split()
-    if len(fields) != _SWAP_FIELDS or not fields[0].startswith("/"):
+    if len(fields) != _SWAP_FIELDS or not fields[0].startswith("/") or not fields[3].isdecimal():
         malformed(SWAPS, number, line, "a line such as '/swapfile file 65532 0 -2'")
-    return _unescape(fields[0])
+    return _unescape(fields[0]), int(fields[3]) << 10
 
 
 SEGMENTS = "proc/sysvipc/shm"

@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def _is_ours(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _remove(name: str, path: Path, used: tuple[str, ...]) -> Repair:
+def _remove(name: str, path: Path, used: Collection[str]) -> Repair:
     is_used = name in used
     removal = partial(remove_swap, str(path)) if is_used else path.unlink
     return remove_by(removal, f"swap file {name}", "in use" if is_used else "a file")

@@ -92,7 +92,7 @@ def swap_device(live: Live, room: int) -> SwapDevice:
 
 
 def swap_devices(live: Live, room: int, priorities: Sequence[int | None]) -> list[SwapDevice]:
-    """Have the machine swap to several, as ``swap_device`` does to one: each of a priority, None for lower ones each."""
+    """Have the machine swap to several, as ``swap_device`` does to one: each of a priority, None for one below all."""
     if not live.host.is_thrown_away():
         raise CannotRun("swap on a device is for machines that are thrown away")
     if read_swaps(live.host) or not live.host.has_modules(["loop"]):

@@ -10,6 +10,7 @@ from hugepage_qa.cases.broken_memory import (
     expect_flag,
     is_taken_out_of_use,
     mended_at_the_end,
+    need_memory_failure,
     need_mending,
     out_of_use,
     soft_offline,
@@ -108,6 +109,8 @@ def soft_offline_of_a_reserved_page(live: Live) -> None:
     pages=2,
 )
 def soft_offline_of_a_held_page(live: Live) -> None:
+    need_memory_failure(live)
+    live.set_knob_if_there("proc/sys/vm/enable_soft_offline", "1")
     for is_replaced in (False, True):
         memory = live.map(1)
         memory.fill()

@@ -17,7 +17,7 @@ from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import set_policy, some_smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
-from hugepage_qa.kernel.uapi import MADV_DONTNEED_LOCKED, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_DONTNEED_LOCKED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
 
@@ -47,6 +47,34 @@ def unlocked_in_parts(live: Live) -> None:
         for first in range(0, len(ways), at_once):
             with live.about(f"pages of {size >> 10} kB"):
                 _expect_unlocked(live, size, ways[first : first + at_once])
+
+
+@UNLOCKED_PARTS.case(
+    "of a huge page of which a base page was given back, the first one, the last one or one between them, nothing is"
+    " locked when what is there of its memory is (MLOCK_ONFAULT), and neither Mlocked nor Unevictable counts any of it:"
+    " it can be split, and what was given back can be had",
+    f"{_DOC}; mlock2(2) MLOCK_ONFAULT; mm/mlock.c allow_mlock_munlock()",
+    since="6.8",
+)
+def with_a_hole(live: Live) -> None:
+    let_rest(live)
+    for size in _each_size(live):
+        pages = size // live.base_page
+        for hole in sorted({0, pages // 2, pages - 1}):
+            with live.about(f"pages of {size >> 10} kB without base page {hole}"):
+                _expect_none_locked(live, size, hole)
+
+
+def _expect_none_locked(live: Live, size: int, hole: int) -> None:
+    def prepare() -> Memory:
+        memory = _huge_memory(live, size, 1)
+        memory.actor.call("madvise", memory.address + hole * live.base_page, live.base_page, MADV_DONTNEED)
+        return memory
+
+    memory = expect_change(live, {"Mlocked": 0, "Unevictable": 0}, prepare, Memory.lock_on_fault)
+    found = [flags & (MLOCKED | UNEVICTABLE) for flags in kpageflags(live, memory.actor, memory.present_frames(1))]
+    live.expect("MLOCKED and UNEVICTABLE of what is left", [0] * (size // live.base_page - 1), found)
+    memory.actor.end()
 
 
 def _expect_unlocked(live: Live, size: int, ways: Sequence[_Way]) -> None:
@@ -83,6 +111,13 @@ def _locked_whole(live: Live, size: int, pages: int) -> Memory:
 
     They are not to be moved then: one that was is locked again when somebody wants to reclaim it (mm/rmap.c).
     """
+    memory = _huge_memory(live, size, pages)
+    memory.actor.call("mlock", memory.address, memory.length)
+    return memory
+
+
+def _huge_memory(live: Live, size: int, pages: int) -> Memory:
+    """Return filled memory of huge pages. Raises CannotRun where memory is too fragmented for them."""
     with_blocks(live, size, pages)
     memory = map_aligned(live, pages, size)
     memory.fill()
@@ -92,7 +127,6 @@ def _locked_whole(live: Live, size: int, pages: int) -> Memory:
         if tails != expected:
             expect_no_shortage(live, size, pages)
         live.expect(f"whether base pages of huge page {page} are tails", expected, tails)
-    memory.actor.call("mlock", memory.address, memory.length)
     return memory
 
 

@@ -40,8 +40,8 @@ def parts_of_a_file(live: Live) -> None:
         with live.about(f"base pages {first} to {end - 1}"):
             part = _map_part(live, owner, descriptor, first, end)
             other = part.fork()
-            for page in range(other.pages):
-                other.read(page)
+            # what a child has not looked at it has not mapped
+            _expect_held(live, other, range(other.pages), first)
             # of many the first ones and the last ones
             _expect_to_move(live, part, sorted({*range(part.pages)[:2], *range(part.pages)[-2:]}), first)
             _expect_to_move(live, other, [other.pages - 1], first)
@@ -146,15 +146,18 @@ def _map_part(
 
 def _expect_to_move(live: Live, memory: Memory, pages: Sequence[int], before: int) -> None:
     """Expect each of ``pages``, which hold their number, counted from 1, and ``before``, to go from node to node."""
+    _expect_held(live, memory, pages, before)
     for page in pages:
-        # what a child has not looked at it has not mapped
-        memory.read(page)
         here = node_of(memory, page)
         there = next(node for node in live.nodes[:2] if node != here)
         # somebody may have a hold of it for a moment
         told = live.host.last_attempt(partial(move_page, memory, page, there, MOVE_ALL), partial(eq, there))
         found = told, node_of(memory, page)
         live.expect(f"where base page {page} of node {here} is, as told and as it is", (there, there), found)
+    _expect_held(live, memory, pages, before)
+
+
+def _expect_held(live: Live, memory: Memory, pages: Sequence[int], before: int) -> None:
     held = [1 + before + page for page in pages]
     live.expect("what the base pages hold", held, [memory.read(page) for page in pages])
 

@@ -50,6 +50,7 @@ _WITHOUT_HUGE_PAGES = {
     "denied-and-forced-without-a-mapping",
     # flags of base pages, and counters of what is locked
     "unlocked-in-parts",
+    "with-a-hole",
     "eligible",
     "eligible-files",
     "eligible-memory",

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hugepage_qa.oracle.architecture import Machine
-from hugepage_qa.oracle.boot.cstring import kstrtobool, memparse, scan_decimal
+from hugepage_qa.oracle.boot.asked_areas import AskedAreas, AskedSize, read_asked_areas
+from hugepage_qa.oracle.boot.cstring import kstrtobool
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.parameters import Parameter
 from hugepage_qa.sizes import MIB
@@ -17,11 +18,11 @@ from hugepage_qa.version import KernelVersion
 #: from here on sizes that are no multiple of the gigantic page are dropped; 6.12 and earlier round them up
 DROPS_UNALIGNED = KernelVersion(7, 2)
 ROUNDS_UP = KernelVersion(6, 13)
-#: sizes may be a percentage of the memory that firmware reports, rounded down to gigantic pages
+#: sizes may be a percentage of the memory that firmware reports, rounded down to gigantic pages; and what is asked for
+#: takes the place of what was asked for before, where the size of a node stayed behind one of all
 _PERCENT = KernelVersion(7, 3)
 #: memory of a node that firmware reports and no zone has, such as what e820__memblock_setup() trims, is less than this
 _NOT_PRESENT = 64 * MIB
-_ALL = 100
 _NOT_DECIDED = "a percentage of memory that is about a multiple of the gigantic page, or less than one"
 
 
@@ -48,76 +49,57 @@ def plan_cma(words: Sequence[Parameter], machine: Machine, follow: frozenset[Qui
     ``follow`` are the known issues that it deviates by.
     """
     values = [word.value for word in words if word.canonical == "hugetlb_cma" and word.value is not None]
-    if not values:
-        return CmaPlan()
-    if len(values) > 1 and any(":" in value for value in values):
+    has_percentages = machine.version >= _PERCENT
+    if not has_percentages and len(values) > 1 and any(":" in value for value in values):
         return CmaPlan(open_because="counts for nodes in more than one hugetlb_cma=: no document says what that means")
-    if machine.version >= _PERCENT and any("%" in value for value in values):
-        return _plan_percentages(values, machine, follow)
-    # each one sets the size anew: the last one wins
-    asked, per_node = _parse(values[-1])
-    if not asked and not per_node:
-        return CmaPlan()
+    asked = read_asked_areas(values, has_percentages=has_percentages)
+    if asked.are_none:
+        return CmaPlan(messages=asked.messages)
     page = machine.mmu.cma_page
     if page is None or page not in machine.sizes:
+        if asked.have_percentages:
+            return CmaPlan(open_because="a percentage where no area can be had")
         # architectures that never call hugetlb_cma_reserve() are warned about in hugetlb_init(), which needs huge pages
         is_told = machine.version >= DROPS_UNALIGNED or machine.supports_huge_pages
-        return CmaPlan(messages=("hugetlb_cma: the option isn't supported by current arch",) if is_told else ())
-    if ROUNDS_UP <= machine.version < DROPS_UNALIGNED and any(size % page for size in (asked, *per_node.values())):
+        told = ("hugetlb_cma: the option isn't supported by current arch",) if is_told else ()
+        return CmaPlan(messages=(*asked.messages, *told))
+    if ROUNDS_UP <= machine.version < DROPS_UNALIGNED and _is_unaligned(asked, page):
         return CmaPlan(open_because="no multiple of the gigantic page: rounded up by 6.12, dropped by 7.2")
-    if per_node:
-        return _on_nodes(per_node, page, machine)
-    return _over_all_nodes(asked, page, machine, follow)
+    plan = _plan_of_nodes(asked, page, machine) if asked.of_nodes else _plan_of_all(asked.of_all, page, machine, follow)
+    return replace(plan, messages=(*asked.messages, *plan.messages))
 
 
-@dataclass(frozen=True)
-class _Percentages:
-    """What one hugetlb_cma= asks for: per cent of all memory, or of nodes, or bytes of nodes beside them."""
-
-    of_all: int | None
-    of_nodes: dict[int, int]
-    bytes_of_nodes: dict[int, int]
-    messages: tuple[str, ...] = ()
+def _is_unaligned(asked: AskedAreas, page: int) -> bool:
+    return any(size.number % page for size in (asked.of_all, *asked.of_nodes.values()))
 
 
-def _plan_percentages(values: Sequence[str], machine: Machine, follow: frozenset[Quirk]) -> CmaPlan:
-    """Return what follows where a size may be a percentage (mm/hugetlb_cma.c cmdline_parse_hugetlb_cma())."""
-    page = machine.mmu.cma_page
-    if len(values) > 1:
-        return CmaPlan(open_because="a percentage beside another hugetlb_cma=: no document says what that means")
-    if page is None or page not in machine.sizes:
-        return CmaPlan(open_because="a percentage where no area can be had")
-    asked = _parse_percentages(values[0])
-    if asked.of_all is None:
-        return _percentages_of_nodes(asked, page, machine)
-    size = _rounded_down(asked.of_all, sum(node.present for node in machine.memory_nodes), page)
-    if size is None or (asked.of_all and not size):
-        return CmaPlan(open_because=_NOT_DECIDED)
+def _plan_of_all(asked: AskedSize, page: int, machine: Machine, follow: frozenset[Quirk]) -> CmaPlan:
+    if not asked.is_percentage:
+        return _over_all_nodes(asked.number, page, machine, follow)
+    size = _rounded_down(asked.number, sum(node.present for node in machine.memory_nodes), page)
     if not size:
-        return CmaPlan(messages=asked.messages)
+        return CmaPlan(open_because=_NOT_DECIDED)
     plan = _over_all_nodes(size, page, machine, follow)
     first, *others = plan.messages
-    return replace(plan, messages=(*asked.messages, _with_percentage(first, asked.of_all), *others))
+    return replace(plan, messages=(_with_percentage(first, asked.number), *others))
 
 
-def _percentages_of_nodes(asked: _Percentages, page: int, machine: Machine) -> CmaPlan:
+def _plan_of_nodes(asked: AskedAreas, page: int, machine: Machine) -> CmaPlan:
     present = {node.number: node.present for node in machine.memory_nodes}
-    sizes = {
-        node: _rounded_down(percent, present[node], page)
-        for node, percent in asked.of_nodes.items()
-        if percent and node in present
-    }
-    if not all(sizes.values()):
-        return CmaPlan(open_because=_NOT_DECIDED)
-    wanted = asked.bytes_of_nodes | {node: size for node, size in sizes.items() if size}
-    if not wanted:
-        return CmaPlan(messages=asked.messages)
+    percentages = {node: size.number for node, size in asked.of_nodes.items() if size.is_percentage}
+    wanted = {node: size.number for node, size in asked.of_nodes.items() if not size.is_percentage}
+    # of a node that is not there it is nothing, and nothing is said of it
+    for node in percentages.keys() & present.keys():
+        size = _rounded_down(percentages[node], present[node], page)
+        if not size:
+            return CmaPlan(open_because=_NOT_DECIDED)
+        wanted[node] = size
     plan = _on_nodes(wanted, page, machine)
     told = plan.messages
-    for node in sizes:
+    for node, percent in percentages.items():
         of_node = f" on node {node}"
-        told = tuple(_with_percentage(line, asked.of_nodes[node]) if line.endswith(of_node) else line for line in told)
-    return replace(plan, messages=(*asked.messages, *told))
+        told = tuple(_with_percentage(line, percent) if line.endswith(of_node) else line for line in told)
+    return replace(plan, messages=told)
 
 
 def _with_percentage(line: str, percent: int) -> str:
@@ -131,34 +113,6 @@ def _rounded_down(percent: int, present: int, page: int) -> int | None:
     return least if least == most else None
 
 
-def _parse_percentages(text: str) -> _Percentages:
-    of_nodes: dict[int, int] = {}
-    of_bytes: dict[int, int] = {}
-    rest = text
-    while scanned := scan_decimal(rest):
-        node, after = scanned
-        if not after.startswith(":"):
-            percent, after = memparse(text)
-            if after.startswith("%") and percent <= _ALL:
-                return _Percentages(percent, {}, {})
-            return _Percentages(0, {}, {}, (f"hugetlb_cma: invalid percentage {percent}",))
-        size, rest = memparse(after[1:])
-        if rest.startswith("%"):
-            if size > _ALL:
-                message = f"hugetlb_cma: invalid percentage {size} for node {node}"
-                return _Percentages(None, of_nodes, of_bytes, (message,))
-            of_nodes[node] = size
-            of_bytes.pop(node, None)
-            rest = rest[1:]
-        else:
-            of_bytes[node] = size
-            of_nodes.pop(node, None)
-        if not rest.startswith(","):
-            break
-        rest = rest[1:]
-    return _Percentages(None, of_nodes, {node: size for node, size in of_bytes.items() if size})
-
-
 def read_cma_only(words: Sequence[Parameter]) -> tuple[bool, tuple[str, ...]]:
     """Return whether gigantic pages come from CMA areas alone, and what the log says of bad hugetlb_cma_only=."""
     only, messages = False, []
@@ -170,24 +124,6 @@ def read_cma_only(words: Sequence[Parameter]) -> tuple[bool, tuple[str, ...]]:
             else:
                 only = value
     return only, tuple(messages)
-
-
-def _parse(text: str) -> tuple[int, dict[int, int]]:
-    """Return (bytes over all nodes, bytes by node); one of both is empty."""
-    per_node: dict[int, int] = {}
-    rest = text
-    while rest:
-        scanned = scan_decimal(rest)
-        if scanned is None:
-            break
-        node, after = scanned
-        if not after.startswith(":"):
-            return memparse(text)[0], {}
-        per_node[node], rest = memparse(after[1:])
-        if not rest.startswith(","):
-            break
-        rest = rest[1:]
-    return 0, {node: size for node, size in per_node.items() if size}
 
 
 def _on_nodes(per_node: dict[int, int], page: int, machine: Machine) -> CmaPlan:

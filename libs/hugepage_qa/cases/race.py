@@ -112,6 +112,11 @@ class Threads:
         self._allow(name, Came.DONE | Came.REFUSED, _ANY_ERROR)
         self._actor.threads.attempt(name, *arguments)
 
+    def be_refused(self, error: int, name: str, *arguments: Argument) -> None:
+        """Make the system call ``name`` again and again, which is refused with ``error`` each time."""
+        self._allow(f"a refused {name}", Came.REFUSED, {error})
+        self._actor.threads.attempt(name, *arguments)
+
     def move(self, memory: Memory, other: int) -> None:
         """Move ``memory`` to the address ``other`` and back, as often as that is possible."""
         self._allow(f"a move of {memory.address:#x}", Came.DONE | Came.REFUSED, _ANY_ERROR)

@@ -1,0 +1,57 @@
+"""What the kernel keeps of something that was done thousands of times, and is over: it must be next to nothing."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import not_
+
+from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.memory_account import read_account
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.open_files import read_open_files, read_used_inodes
+from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.sizes import MIB
+
+_INODES, _FILES, _KERNEL, _NOBODY = "inodes", "open files", "memory of the kernel", "memory that nobody has"
+#: more than others open meanwhile, and less than would be left if it were one each time
+_MANY = 1000
+#: base pages of memory of the kernel: some hundred bytes each time
+_MUCH = 256
+#: lines of /proc/meminfo
+_OF_THE_KERNEL = ("Slab", "Percpu", "VmallocUsed", "KernelStack", "PageTables")
+#: what drivers of a machine that others use take meanwhile is less
+_LOST = 16 * MIB
+_SETTLED_SECONDS = 5.0
+
+
+def expect_nothing_kept(live: Live, act: Callable[[], None]) -> None:
+    """Have ``act`` do something often, and expect not much more of anything afterwards, what is given back late too.
+
+    Where there is it is done again: what is kept for the next time does not grow again.
+    """
+
+    def more_than_before() -> list[str]:
+        live.make_room()
+        before = _read(live)
+        act()
+        left = partial(_left, live, before)
+        if left():
+            # others have opened files, of which the kernel keeps inodes and names
+            live.make_room()
+        return live.host.last_look(left, not_, _SETTLED_SECONDS)
+
+    live.expect("what there is much more of than before", [], live.host.last_attempt(more_than_before, not_))
+
+
+def _read(live: Live) -> Mapping[str, int]:
+    tree = ObservedTree(live.host)
+    kept = {_INODES: read_used_inodes(tree), _FILES: read_open_files(tree), _NOBODY: read_account(live).unaccounted}
+    if live.host.is_accounted:
+        meminfo = read_meminfo(tree)
+        kept[_KERNEL] = sum(meminfo.get(name, 0) for name in _OF_THE_KERNEL)
+    return kept
+
+
+def _left(live: Live, before: Mapping[str, int]) -> list[str]:
+    now = _read(live)
+    most = {_INODES: _MANY, _FILES: _MANY, _NOBODY: _LOST, _KERNEL: _MUCH * live.base_page}
+    return [f"{name}: {now[name] - count} more" for name, count in before.items() if now[name] - count > most[name]]

@@ -74,13 +74,15 @@ def clash(
     live.expect("what came of writing that may not", Came(0), beyond)
 
 
-def clash_in_one_page(live: Live, size: int, *actions: Action) -> None:
+def clash_in_one_page(live: Live, size: int, *actions: Action, shared: bool = False) -> None:
     """Have a thread for each of ``actions`` touch another part of a page of ``size`` bytes that is to come.
 
-    They do so at the same moment, again and again, and each finds what it has stored.
+    It is of anonymous memory, private unless it is ``shared``. They do so at the same moment, again and again, and each
+    finds what it has stored.
     """
     actor = live.actor()
-    came = actor.threads.clash(actions, _THREADS_SECONDS, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, aligned=True)
+    flags = mmap.MAP_ANONYMOUS | (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE)
+    came = actor.threads.clash(actions, _THREADS_SECONDS, size, flags, aligned=True)
     live.expect("what came of each thread", [Came.DONE] * len(actions), came)
     actor.end()
 

@@ -185,6 +185,18 @@ class Actor:
         words = processes, round(1000 * seconds), length, identifier, -1, step
         return _numbers(int(self._ask("attach", *words)[0]), processes)
 
+    def touch_first(
+        self, processes: int, seconds: float, address: int, *, value: int = 0, removed: int = 0, fd: int = -1
+    ) -> tuple[int, Came]:
+        """Have two threads of each of new ``processes`` touch ``address`` at the same moment, and end.
+
+        They look for zeroes there, or store a ``value``, for ``seconds`` in one round after the other. Before each the
+        first ``removed`` bytes, of shared memory, are removed, and 2 is written to ``fd``. Returned is how many rounds
+        there were, and what came of any of them. Raises Refused.
+        """
+        rounds, came = self._ask("first", processes, round(1000 * seconds), address, removed, fd, value)
+        return int(rounds), Came(int(came))
+
     def tag(self, address: int, length: int, tag: int) -> None:
         """Give ``length`` bytes a ``tag``, which pointers to them need to have then (arm64, MTE). Raises Fault."""
         self._ask("tag", address, length, tag)

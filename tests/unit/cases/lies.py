@@ -315,6 +315,8 @@ _OTHER_VALUE: dict[str, Callable[..., str]] = {
     # in each round one more
     "race": lambda value: f"ok {int(value) << 1}",
     "attach": lambda value: f"ok {int(value) << 1}",
+    # who came second found what nobody had stored
+    "first": lambda rounds, came: f"ok {rounds} {int(came) | 4}",
     # a store that nobody is told of
     "soft-dirty": lambda lost, kept: f"ok {int(lost) + 1} {kept}",
     # each of the threads found what nobody had stored

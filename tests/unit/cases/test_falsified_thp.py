@@ -109,6 +109,10 @@ _WITHOUT_HUGE_PAGES = {
     "freed-while-protected",
     "paged-out-while-protected",
     "unpopulated-memory",
+    # how many huge pages were taken, and what is left of them
+    "by-calls",
+    "by-threads",
+    "zeroes-for-all",
     # what comes back from swap may be huge or not
     "each-page-of-a-range",
     "swapoff",

@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import os
 import time
 from itertools import product
 
@@ -44,6 +45,31 @@ def test_those_that_race_to_attach_a_segment_find_what_all_of_them_store(actor: 
         actor.call("shmctl", identifier, 0, 0)
     with pytest.raises(ValueError, match="lost"):
         actor.race_to_attach(2, 0, PAGE, 1 << 30, 64)
+
+
+@pytest.mark.parametrize("value", [0, 5])
+@pytest.mark.parametrize("flags", [mmap.MAP_PRIVATE, mmap.MAP_SHARED])
+def test_those_that_touch_first_find_what_is_there(actor: Actor, flags: int, value: int) -> None:
+    address = actor.mmap(PAGE, WRITABLE, flags | mmap.MAP_ANONYMOUS)
+    is_shared = flags == mmap.MAP_SHARED
+    fd = actor.call("memfd_create", "file", 0)
+    rounds, came = actor.touch_first(2, 0.2, address, value=value, removed=PAGE if is_shared else 0, fd=fd)
+    assert (rounds > 0, came) == (True, Came.DONE)
+    assert actor.read(address) == (value if is_shared else 0)
+    assert actor.call("lseek", fd, 0, os.SEEK_END) == 1
+    actor.write(address, 7)
+    assert Came.WRONG in actor.touch_first(2, 0, address)[1]
+
+
+def test_those_that_touch_first_are_refused_as_others_are(actor: Actor) -> None:
+    address = actor.mmap(PAGE, WRITABLE, PRIVATE)
+    with pytest.raises(OSError, match="EBADF"):
+        actor.touch_first(2, 0, address, fd=99)
+    with pytest.raises(OSError, match="EINVAL"):
+        actor.touch_first(2, 0, address + 1, removed=PAGE)
+    for processes in (0, 17):
+        with pytest.raises(ValueError, match="malformed"):
+            actor.touch_first(processes, 0, address)
 
 
 def test_threads_that_clash_tell_what_came_of_each_action(actor: Actor) -> None:

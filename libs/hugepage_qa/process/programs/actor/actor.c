@@ -47,6 +47,11 @@
  *         As race with a segment of LENGTH bytes: they attach it, fill all of it with the same, see fill, look for that,
  *         and detach it, each at the same moment; in every other round its pages are given back before they are filled.
  *         Then all attach it once more, and end. Bit N: in a round N of them found what was stored.
+ *     first PROCESSES MILLISECONDS ADDRESS LENGTH FD VALUE
+ *         For that time, again and again, two threads of each of so many new PROCESSES look for zeroes at ADDRESS, or
+ *         store VALUE there if it is not 0, at the same moment, and end. Before that LENGTH bytes there, which are
+ *         shared, are removed if it is not 0, and 2 is written to FD unless it is -1. The value is how many rounds
+ *         there were, and what follows is what came of any of them: enum came.
  *   same_moment.c
  *     clash ACTIONS MILLISECONDS LENGTH FLAGS FD [ALIGNED]
  *         For that time, again and again, LENGTH bytes are mapped, a thread for each byte of ACTIONS, see act(), does
@@ -88,7 +93,7 @@ static const struct {
 	{"malloc", answer_malloc}, {"free", answer_free},	{"libc", answer_libc},	     {"fork", answer_fork},
 	{"exec", answer_exec},	   {"race", answer_race},	{"clash", answer_clash},     {"stop", answer_stop},
 	{"late-store", answer_late_store}, {"broken", answer_broken}, {"soft-dirty", answer_soft_dirty},
-	{"attach", answer_attach},
+	{"attach", answer_attach}, {"first", answer_first},
 };
 
 /* Whether the name of a system call follows ``verb``. */

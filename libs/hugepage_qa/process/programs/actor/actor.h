@@ -90,6 +90,7 @@ void meet(struct meetings *meetings, long *mine);
 int empty_file(void);
 void answer_race(void);
 void answer_attach(void);
+void answer_first(void);
 
 /* ---- same_moment.c: threads that do so ---- */
 

@@ -3,6 +3,7 @@
 #include "actor.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -99,18 +100,11 @@ static void run_attachments(struct race *race, long number)
 	meet(meetings, &mine);
 }
 
-static void answer_race_of(void (*run)(struct race *race, long number))
+/* Have new processes run, and wait until all have ended. An errno where they cannot be made: then none is left. */
+static int fork_racers(struct race *race, long processes, void (*run)(struct race *race, long number))
 {
-	long processes = arguments[0];
-	struct race *race;
 	pid_t racers[RACERS], parent = getpid();
 
-	if (processes < 1 || processes > RACERS)
-		return answer_malformed();
-	race = mmap(NULL, sizeof(*race), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (race == MAP_FAILED || empty_file())
-		return answer_error(errno);
-	race->meetings.comers = processes;
 	for (long number = 0; number < processes; number++) {
 		racers[number] = fork();
 		if (racers[number] > 0)
@@ -122,8 +116,7 @@ static void answer_race_of(void (*run)(struct race *race, long number))
 				kill(racers[started], SIGKILL);
 				waitpid(racers[started], NULL, 0);
 			}
-			munmap(race, sizeof(*race));
-			return answer_error(error);
+			return error;
 		}
 		prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 		/* those that wait for one that was killed do so until here */
@@ -135,7 +128,25 @@ static void answer_race_of(void (*run)(struct race *race, long number))
 	/* the kernel reaps them, and tells no status: waiting ends when they have */
 	for (long number = 0; number < processes; number++)
 		waitpid(racers[number], NULL, 0);
-	if (race->ended == processes)
+	return 0;
+}
+
+static void answer_race_of(void (*run)(struct race *race, long number))
+{
+	long processes = arguments[0];
+	struct race *race;
+	int error;
+
+	if (processes < 1 || processes > RACERS)
+		return answer_malformed();
+	race = mmap(NULL, sizeof(*race), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (race == MAP_FAILED || empty_file())
+		return answer_error(errno);
+	race->meetings.comers = processes;
+	error = fork_racers(race, processes, run);
+	if (error)
+		answer_error(error);
+	else if (race->ended == processes)
 		answer_value((long)race->outcomes);
 	else
 		answer_text(-1, "lost");
@@ -150,4 +161,79 @@ void answer_race(void)
 void answer_attach(void)
 {
 	answer_race_of(run_attachments);
+}
+
+/* What a thread of a process that touches memory first knows. */
+struct toucher {
+	struct race *race;
+	long number;
+};
+
+static volatile uint64_t *word_of(long number)
+{
+	return word_at(arguments[2]) + 2 * number; /* look() looks at the next one, too */
+}
+
+static void *touch_first(void *of)
+{
+	struct toucher *toucher = of;
+	struct meetings *meetings = &toucher->race->meetings;
+	uint64_t value = (uint64_t)arguments[5];
+	long mine = 0;
+	int came;
+
+	meet(meetings, &mine);
+	came = value ? store(word_of(toucher->number), value) : look(word_of(toucher->number), 0, 0);
+	meet(meetings, &mine);
+	/* what is shared has the words of all */
+	for (long number = 0; value && arguments[3] && number < meetings->comers; number++)
+		came |= look(word_of(number), value, 0);
+	__atomic_or_fetch(&toucher->race->outcomes, (uint64_t)came, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+static void run_touchers(struct race *race, long number)
+{
+	struct toucher one = {race, 2 * number}, other = {race, 2 * number + 1};
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, touch_first, &other))
+		return; /* the others wait for it, and are lost */
+	touch_first(&one);
+	pthread_join(thread, NULL);
+	__atomic_add_fetch(&race->ended, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Have nobody have touched it; 0 unless that fails. */
+static int make_untouched(void)
+{
+	if (arguments[3] && madvise((void *)arguments[2], (size_t)arguments[3], MADV_REMOVE))
+		return -1;
+	return arguments[4] >= 0 && pwrite((int)arguments[4], "2", 1, 0) != 1;
+}
+
+void answer_first(void)
+{
+	long processes = arguments[0], end = milliseconds(CLOCK_MONOTONIC) + arguments[1], rounds = 0;
+	struct race *race;
+	int error = 0;
+
+	if (processes < 1 || processes > RACERS / 2)
+		return answer_malformed();
+	race = mmap(NULL, sizeof(*race), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (race == MAP_FAILED)
+		return answer_error(errno);
+	do {
+		race->meetings = (struct meetings){.comers = 2 * processes};
+		race->ended = 0;
+		error = make_untouched() ? errno : fork_racers(race, processes, run_touchers);
+		rounds++;
+	} while (!error && race->ended == processes && milliseconds(CLOCK_MONOTONIC) < end);
+	if (error)
+		answer_error(error);
+	else if (race->ended == processes)
+		answer_text(-1, "ok %ld %ld", rounds, (long)race->outcomes);
+	else
+		answer_text(-1, "lost");
+	munmap(race, sizeof(*race));
 }

@@ -1,4 +1,7 @@
-"""Guards in mappings of files of a tmpfs, which page tables alone know: what fork() and MADV_COLLAPSE leave of them."""
+"""Guards in mappings of files of a tmpfs, which page tables alone know: what fork() and MADV_COLLAPSE leave of them.
+
+So it is where mappings with guards and without become one.
+"""
 
 import errno
 import mmap
@@ -8,12 +11,13 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse_memory, expect_no_collapse
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
+from hugepage_qa.cases.merged_mappings import merges
+from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, room_for
 from hugepage_qa.cases.thp_shared_memory import expect_shared, map_file, map_start, mount_tmpfs
-from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
+from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 GUARDED_FILES = Area("files/guarded-files", sizes=Sizes.ONCE)
@@ -22,6 +26,8 @@ GUARDS = "madvise(2) MADV_GUARD_INSTALL; mm/madvise.c madvise_guard_install()"
 #: of memory that was not anonymous, or that may be read alone, guards were refused before
 SINCE = "6.15"
 _PAGES = 2
+#: parts of a mapping, of which one is guarded, and has others before it, behind it or both
+_MERGED = 3
 _VALUE = 77
 
 #: maps the file that an existing mapping has the descriptor of
@@ -71,6 +77,7 @@ def inherited(live: Live) -> None:
         for make, place in product(_MAPPINGS, _places(live)):
             memory = make(live, file, descriptor)
             with live.about(f"huge={huge}, {make.__name__.strip('_')}, {place[1]} bytes at {place[0]}"):
+                _advise(memory, place, MADV_GUARD_INSTALL)
                 _expect_inherited(live, memory, place)
                 file.expect_filled()
             memory.unmap()
@@ -78,8 +85,7 @@ def inherited(live: Live) -> None:
 
 
 def _expect_inherited(live: Live, memory: Memory, place: tuple[int, int]) -> None:
-    """Install guards in ``memory``, and expect those who are forked then to have them, each its own."""
-    _advise(memory, place, MADV_GUARD_INSTALL)
+    """Expect those who are forked to have the guards of ``memory``, each its own."""
     child = memory.fork()
     every = [memory, child, memory.seen_by(child.actor.fork())]
     for each in every:
@@ -91,6 +97,33 @@ def _expect_inherited(live: Live, memory: Memory, place: tuple[int, int]) -> Non
             _expect_guarded(live, each, place)
     for each in every[:0:-1]:
         each.actor.end()
+
+
+@GUARDED_FILES.case(
+    "guards in a part of a mapping of a file are inherited by a child, too, whichever mapping it merges with then, one"
+    " before it, one behind it or both, and whichever of them changes: by its protection, by advice, by being locked or"
+    " by being moved there; and each removes its own",
+    f"{GUARDS}; include/linux/mm.h VMA_STICKY_FLAGS; mm/vma.c vma_merge_existing_range(), vma_expand()",
+    since=SINCE,
+)
+def merged(live: Live) -> None:
+    let_nobody_else_act(live)
+    actor, base = live.actor(), live.base_page
+    descriptor = live.open(actor, f"{mount_tmpfs(live, 'never')}/file")
+    file, size = map_start(live, actor, descriptor, 1), 4 * base
+    file.fill()
+    for kind, part, way in product((mmap.MAP_SHARED, mmap.MAP_PRIVATE), range(_MERGED), merges()):
+        place = room_for(actor, _MERGED, size)
+        actor.mmap(_MERGED * size, READ_WRITE, kind | MAP_FIXED, descriptor, address=place)
+        memory = Memory(live, actor, place, _MERGED, size)
+        guards = part * size + base, 2 * base
+        with live.about(f"shared {kind == mmap.MAP_SHARED}, guards in part {part} of {_MERGED}, {way.name}"):
+            merge = way.begin(memory, part)
+            _advise(memory, guards, MADV_GUARD_INSTALL)
+            merge()
+            _expect_inherited(live, memory, guards)
+        memory.unmap()
+    file.expect_filled()
 
 
 @GUARDED_FILES.case(

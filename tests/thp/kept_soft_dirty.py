@@ -13,6 +13,7 @@ from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, SOFT_DIRTY, Memory, runs
+from hugepage_qa.cases.merged_mappings import merges
 from hugepage_qa.cases.merged_pages import (
     KSM_DOC,
     await_merged,
@@ -103,6 +104,34 @@ def moved_with_all_beside(live: Live) -> None:
         there.expect_filled()
         actor.end()
     _expect_none(live, left, all_of_them)
+
+
+@KEPT_SOFT_DIRTY.case(
+    "memory that was mapped since clear_refs was written, and nobody has touched, is soft-dirty still when its mapping"
+    " has become one with mappings that are not, before it, behind it or both, and whichever of them changes: by its"
+    " protection, by advice, by being locked or by being moved there",
+    f"{SOFT}: new memory regions; include/linux/mm.h VMA_STICKY_FLAGS; mm/vma.c vma_merge_existing_range()",
+)
+def of_merged_mappings(live: Live) -> None:
+    let_nobody_else_act(live)
+    size, left = pmd_size(live), dict[str, list[range]]()
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
+    for page, way in product(range(_PAGES), merges()):
+        actor = live.actor()
+        place = room_for(actor, _PAGES, size)
+        memory = Memory(live, actor, actor.mmap(_PAGES * size, READ_WRITE, flags, address=place), _PAGES, size)
+        need_soft_dirty(live, memory)
+        clear_refs(live, memory)
+        merge = way.begin(memory, page)
+        actor.mmap(size, READ_WRITE, flags, address=memory.at(page))
+        merge()
+        new = {*range(size // live.base_page)}
+        left[f"page {page} of {_PAGES} is new, {way.name}"] = runs(new - {*soft_dirty_pages(memory.part(page))})
+        actor.end()
+    # which of them are so depends on which mapping grows
+    known = {row: [range(size // live.base_page)] for row in _rows(left)}
+    subject = "new base pages that are not soft-dirty"
+    live.expect(subject, {}, _rows(left), {Quirk.MERGED_MAPPING_NOT_SOFT_DIRTY: known})
 
 
 @KEPT_SOFT_DIRTY.case(

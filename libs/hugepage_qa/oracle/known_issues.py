@@ -46,6 +46,7 @@ class Quirk(Enum):
     MERGING_ENDS_SOFT_DIRTY = "merging-ends-soft-dirty"
     CLOSED_MEMORY_STAYS_MERGED = "closed-memory-stays-merged"
     MOVED_TABLES_NOT_SOFT_DIRTY = "moved-tables-not-soft-dirty"
+    MERGED_MAPPING_NOT_SOFT_DIRTY = "merged-mapping-not-soft-dirty"
     SMALLER_COLLAPSE_MEETS_OWN_REFERENCES = "smaller-collapse-meets-own-references"
     BUFFER_NOT_CLEARED = "buffer-not-cleared"
     BUFFER_TAKES_BROKEN = "buffer-takes-broken"

@@ -305,6 +305,19 @@ THP_ISSUES = by_quirk(
         seen="6.1.176, 6.12.117, 7.3.4",
     ),
     KnownIssue(
+        quirk=Quirk.MERGED_MAPPING_NOT_SOFT_DIRTY,
+        summary="a new mapping that becomes one with a mapping that is not soft-dirty is not either: who saves what "
+        "was written since is not told that it is new",
+        example="2 MiB, clear_refs, 2 MiB mapped behind them with another protection, mprotect(2) makes one of "
+        "both: 0 of 512 new base pages are soft-dirty",
+        cause="is_mergeable_vma() merges mappings of which one alone has VM_SOFTDIRTY, and the flags of that which "
+        "grows stay as they are",
+        since=KernelVersion(3, 14),
+        until=KernelVersion(6, 19),
+        fix="mm: propagate VM_SOFTDIRTY on merge",
+        seen="6.1.176, 6.12.117; right on 7.3.4",
+    ),
+    KnownIssue(
         quirk=Quirk.SMALLER_COLLAPSE_MEETS_OWN_REFERENCES,
         summary="khugepaged leaves base pages that a smaller size would fit, where a page of a larger enabled size "
         "cannot be made for one behind them that has to stay",

@@ -78,6 +78,8 @@ _NOT_JUDGED_IN = {
     "memory/read-only-pins": ("load ",),
     # whether MADV_COLLAPSE of what is pinned is refused
     "memory/provided-buffers": ("call madvise * 25",),
+    # whether memory of a kind takes an advice; whether its pages are locked after it is judged
+    "thp/let-go": ("call madvise ",),
     # how far a thread is that writes on and on, and what came of it in one round: whether it goes on is judged
     "memory/flushed": ("load ", "stop "),
     # how often a thread has read on

@@ -124,6 +124,7 @@ def merged(live: Live) -> None:
             _expect_inherited(live, memory, guards)
         memory.unmap()
     file.expect_filled()
+    live.expect("bytes in huge pages, huge=never", 0, mapped_huge(file))
 
 
 @GUARDED_FILES.case(

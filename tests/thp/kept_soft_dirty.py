@@ -122,11 +122,13 @@ def of_merged_mappings(live: Live) -> None:
         memory = Memory(live, actor, actor.mmap(_PAGES * size, READ_WRITE, flags, address=place), _PAGES, size)
         need_soft_dirty(live, memory)
         clear_refs(live, memory)
+        live.expect("soft-dirty base pages before", [], soft_dirty_pages(memory))
         merge = way.begin(memory, page)
         actor.mmap(size, READ_WRITE, flags, address=memory.at(page))
         merge()
         new = {*range(size // live.base_page)}
         left[f"page {page} of {_PAGES} is new, {way.name}"] = runs(new - {*soft_dirty_pages(memory.part(page))})
+        live.expect("what the new page holds", 0, memory.read(page))
         actor.end()
     # which of them are so depends on which mapping grows
     known = {row: [range(size // live.base_page)] for row in _rows(left)}

@@ -68,10 +68,12 @@ def _expect_few_faults(live: Live, memory: Memory, *, is_one_page: bool) -> None
     named = memory if is_one_page else pages
     before = faults(live, actor).minor
     actor.threads.watch(memory.address + middle, WORD, WORD, 1 + middle)
-    for node in islice(cycle(reversed(live.nodes[:2])), _MOVES):
-        mover.result("move_pages", *moving(named, node, by_another=True))
+    targets = islice(cycle(reversed(live.nodes[:2])), _MOVES)
+    left = [mover.result("move_pages", *moving(named, node, by_another=True)) for node in targets]
     (thread,) = actor.threads.stop(0)
     live.expect("what came of reading it", Came.DONE, thread.came)
+    # of some a part is left while somebody has a hold of it
+    live.expect("whether a tenth of the moves was made", True, left.count(0) >= _MOVES // 10)
     found = faults(live, actor).minor - before
     live.expect("faults beyond what a move may cost", 0, max(0, found - _MOVES * _MOST_OF_A_MOVE - _OWN))
     memory.expect_filled()

@@ -9,7 +9,7 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor, Refused
 
 # include/uapi/linux/capability.h, prctl.h
-IPC_LOCK, SYS_ADMIN = 14, 21
+IPC_LOCK, SYS_RAWIO, SYS_ADMIN = 14, 17, 21
 _VERSION = 0x20080522
 _PR_SET_KEEPCAPS = 8
 

@@ -107,7 +107,7 @@ def _expect_written_shown(live: Live, directory: str, about: str) -> None:
             file.write(first, pages * base)
         whole = file.map()
         memory = Memory(live, file.actor, whole.address, length // base, base)
-        memory.actor.sum(memory.address, memory.length)
+        file.expect_mapped(whole)
         with live.about(f"{about}, {pages} base pages written at a time"):
             _expect_shown(live, memory)
         file.actor.end()

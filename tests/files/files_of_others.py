@@ -131,7 +131,7 @@ def told_of_a_tmpfs(live: Live) -> None:
         file.actor.call("ftruncate", file.descriptor, 2 * size)
         with live.about(f"huge={huge}, {reader.name}, shared {shared}"):
             again, memory = _map_as(live, file, reader, size, 2, shared=shared)
-            _expect_told(live, memory, reader)
+            _expect_told(live, memory, reader, 1)
             if live.kernel_version >= _COUNTED_FOR_WRITERS:
                 _expect_counted(live, file, again, reader)
         _end(file, again)
@@ -150,7 +150,7 @@ def told_of_hugetlb_pages(live: Live) -> None:
         file.allocate(1)
         with live.about(f"{reader.name}, shared {shared}"):
             again, memory = _map_as(live, file, reader, live.size, 2, shared=shared)
-            _expect_told(live, memory, reader)
+            _expect_told(live, memory, reader, 0)
         _end(file, again)
         live.expect_pool(nr=1, free=1)
 
@@ -227,9 +227,12 @@ def _left_of_what_is_read(live: Live, memory: Memory, reader: _Reader) -> int:
     return _left(live, memory, reader)
 
 
-def _expect_told(live: Live, memory: Memory, reader: _Reader) -> None:
-    """Expect mincore(2) to tell of the first of two pages, and of both where ``reader`` might not write to the file."""
-    memory.read()
+def _expect_told(live: Live, memory: Memory, reader: _Reader, word: int) -> None:
+    """Expect mincore(2) to tell of the first of two pages, and of both where ``reader`` might not write to the file.
+
+    The first one begins with ``word``.
+    """
+    live.expect("the first word", word, memory.read())
     count = memory.size // live.base_page
     for pages in (range(2), range(count - 1, count + 1), range(2 * count - 2, 2 * count)):
         wanted = {page for page in pages if page < count or not reader.may}

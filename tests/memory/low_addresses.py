@@ -16,9 +16,9 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, NOBODY
 from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
-from hugepage_qa.version import KernelVersion
 
 LOW = Area("memory/low-addresses")
 
@@ -34,9 +34,6 @@ _LEAST, _SELINUX = "proc/sys/vm/mmap_min_addr", "sys/fs/selinux/enforce"
 #: what most kernels begin with
 _USUAL = 1 << 16
 _SHMAT = "shmat"
-#: before, x86 rounds a hint down to huge pages (hugetlb_get_unmapped_area() in arch/x86/mm/hugetlbpage.c): to address
-#: 0, where root gets his page, and all others EPERM
-_HINTS_ROUNDED_UP = KernelVersion(6, 13)
 _VALUE = 7
 #: whether they may, and how an actor, which is root, becomes one of them
 _WHO: Mapping[str, tuple[bool, Callable[[Actor], None]]] = {
@@ -88,7 +85,7 @@ def _expect_rights(live: Live, size: int, make_ways: Ways, *least: int) -> None:
                     live.expect_signal(signal.SIGSEGV, actor.read, place)
                 else:
                     _expect_used(live, map_at(place), place)
-        if size > live.base_page and live.kernel_version < _HINTS_ROUNDED_UP:
+        if size > live.base_page and live.has_bug(Quirk.LOW_HINT_ROUNDED_DOWN):
             actor.end()
             continue
         for hint in {1, live.base_page, max(lowest - 1, 1)}:

@@ -139,6 +139,7 @@ class Quirk(Enum):
     MOVE_MISPLACES_PAGES = "move-misplaces-pages"
     MOVED_PAGE_UNCOUNTED = "moved-page-uncounted"
     HINT_ROUNDED_TO_ZERO = "hint-rounded-to-zero"
+    LOW_HINT_ROUNDED_DOWN = "low-hint-rounded-down"
     SHARED_TAILS_SHOWN_AS_HEADS = "shared-tails-shown-as-heads"
     OPTIMISED_POOL_KILLS = "optimised-pool-kills"
     DEMOTED_PARTS_LOSE_MEMORY = "demoted-parts-lose-memory"

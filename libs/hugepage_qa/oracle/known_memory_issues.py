@@ -427,6 +427,19 @@ MEMORY_ISSUES = by_quirk(
         seen="6.1.192 on aarch64",
     ),
     KnownIssue(
+        quirk=Quirk.LOW_HINT_ROUNDED_DOWN,
+        summary="a hint for huge pages that lies within the first huge page of all addresses is rounded down to "
+        "address 0, for which all but root get EPERM instead of a mapping somewhere else",
+        example="vm.mmap_min_addr 65536, an ordinary user maps a page of 2M with the hint 0xffff: EPERM",
+        cause="hugetlb_get_unmapped_area() of x86 cuts a hint down to whole huge pages and takes the place if nothing "
+        "is there, where others round hints up to mmap_min_addr",
+        since=KernelVersion(2, 6, 0),
+        until=KernelVersion(6, 13),
+        fix="mm: drop hugetlb_get_unmapped_area{_*} functions (7bd3f1e1a9ae)",
+        architecture="x86_64",
+        seen="6.1.176, 6.12.117; right on 7.3.4",
+    ),
+    KnownIssue(
         quirk=Quirk.SHARED_TAILS_SHOWN_AS_HEADS,
         summary="/proc/kpageflags shows a huge page that gave struct pages back as having a further head at the "
         "start of each base page of struct pages",

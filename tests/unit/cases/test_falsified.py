@@ -93,6 +93,7 @@ _NOT_JUDGED_IN = {
             "userfaultfd/signalled-threads",
             "userfaultfd/told-in-order",
             "userfaultfd/nothing-kept",
+            "userfaultfd/registered-parts",
         ),
         ("call ioctl 3 3222841919 ",),
     ),

@@ -200,6 +200,7 @@ _AREAS_WITHOUT = {
     "files/dirty-ranges",
     "files/guarded-on-disks",
     "files/committed-memory",
+    "files/files-of-others",
     "swap/faults-from-swap",
     "files/flagged-io",
     "files/counted-folios",

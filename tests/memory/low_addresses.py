@@ -28,7 +28,7 @@ MAY = (
 )
 SOURCE = (
     "Documentation/admin-guide/sysctl/vm.rst mmap_min_addr; capabilities(7) CAP_SYS_RAWIO; mm/mmap.c"
-    " __get_unmapped_area(), round_hint_to_min(); security/commoncap.c cap_mmap_addr()"
+    " __get_unmapped_area(), round_hint_to_min()"
 )
 _LEAST, _SELINUX = "proc/sys/vm/mmap_min_addr", "sys/fs/selinux/enforce"
 #: what most kernels begin with

@@ -435,7 +435,7 @@ MEMORY_ISSUES = by_quirk(
         "is there, where others round hints up to mmap_min_addr",
         since=KernelVersion(2, 6, 0),
         until=KernelVersion(6, 13),
-        fix="mm: drop hugetlb_get_unmapped_area{_*} functions (7bd3f1e1a9ae)",
+        fix="mm: make hugetlb mappings go through mm_get_unmapped_area_vmflags (7bd3f1e1a9ae)",
         architecture="x86_64",
         seen="6.1.176, 6.12.117; right on 7.3.4",
     ),

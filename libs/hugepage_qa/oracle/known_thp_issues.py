@@ -314,7 +314,8 @@ THP_ISSUES = by_quirk(
         "grows stay as they are",
         since=KernelVersion(3, 14),
         until=KernelVersion(6, 19),
-        fix="mm: propagate VM_SOFTDIRTY on merge",
+        fix="mm: propagate VM_SOFTDIRTY on merge (6707915e030a)",
+        backports=(KernelVersion(6, 18, 37),),
         seen="6.1.176, 6.12.117; right on 7.3.4",
     ),
     KnownIssue(
@@ -372,7 +373,7 @@ THP_ISSUES = by_quirk(
         "(8135d8926c08)",
         since=KernelVersion(4, 14),
         until=KernelVersion(6, 12),
-        fix="mm: memory_hotplug: unify Huge/LRU/non-LRU folio isolation (6f1833b8208c)",
+        fix="mm: memory_hotplug: unify Huge/LRU/non-LRU movable folio isolation (6f1833b8208c)",
         seen="6.1.176; right on 6.12.117, 7.3.4",
     ),
 )

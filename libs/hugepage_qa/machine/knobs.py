@@ -39,6 +39,7 @@ SYSCTLS = (
     "vm/zone_reclaim_mode",
     "vm/numa_zonelist_order",
     "vm/max_map_count",
+    "vm/mmap_min_addr",
     "vm/percpu_pagelist_high_fraction",
     "vm/panic_on_oom",
     "vm/oom_kill_allocating_task",

@@ -51,8 +51,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("filled-by-others", "waited-for-a-huge-page"), ("call ioctl 3 3222841919 ",)),
     "faults-of-the-kernel-on-transparent-pages": ("call ioctl 3 3222841919 ",),
     "source-that-a-program-fills": ("call ioctl 4 3222841919 ",),
-    # UFFDIO_ZEROPAGE: it is tried until nobody has a hold of the memory any more
-    "process-that-is-gone": ("call ioctl 6 3223366148 ",),
+    # UFFDIO_ZEROPAGE: it is tried until nobody has a hold of the memory any more; and whether a message has come yet
+    "process-that-is-gone": ("call ioctl 6 3223366148 ", "load "),
     # UDMABUF_CREATE, UDMABUF_CREATE_LIST
     "page-of-the-pool": ("call ioctl 4 107",),
     **dict.fromkeys(("pages-of-a-file", "holes-of-a-file", "unreserved-hole", "shared-memory"), ("call ioctl 3 107",)),

@@ -18,7 +18,7 @@ from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, NOBODY
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, Refused
 
 LOW = Area("memory/low-addresses")
 
@@ -66,6 +66,7 @@ def _expect_rights(live: Live, size: int, make_ways: Ways, *least: int) -> None:
     if (live.host.read(_SELINUX) or "0").strip() == "1":
         raise CannotRun("SELinux has a rule of its own for low addresses (mmap_zero)")
     usual = int(live.host.read(_LEAST) or "0")
+    known, wrong = dict[str, str](), dict[str, str]()
     # programs of others may have to be below it, and nothing of the kernel's is to be open to them
     for lowest, (who, (may, become)) in product(least if live.host.is_thrown_away() else (usual,), _WHO.items()):
         live.set_knob(_LEAST, str(lowest))
@@ -85,15 +86,24 @@ def _expect_rights(live: Live, size: int, make_ways: Ways, *least: int) -> None:
                     live.expect_signal(signal.SIGSEGV, actor.read, place)
                 else:
                     _expect_used(live, map_at(place), place)
-        if size > live.base_page and live.has_bug(Quirk.LOW_HINT_ROUNDED_DOWN):
-            actor.end()
-            continue
         for hint in {1, live.base_page, max(lowest - 1, 1)}:
-            with live.about(f"vm.mmap_min_addr {lowest}, {who}, the hint {hint:#x}"):
-                memory = look_near(hint)
-                live.expect("whether it lies below", False, memory.address < lowest)
+            row = f"vm.mmap_min_addr {lowest}, {who}, the hint {hint:#x}"
+            # one in the first base page is none; others are rounded up first (round_hint_to_min()), then down to pages
+            rounded = max(hint, -(-lowest // live.base_page) * live.base_page) // size * size
+            if hint >= live.base_page and rounded < lowest:
+                known[row] = f"{rounded:#x}" if may else "EPERM"
+            with live.about(row):
+                try:
+                    memory = look_near(hint)
+                except Refused as refusal:
+                    wrong[row] = errno.errorcode.get(refusal.errno or 0, "another error")
+                    continue
+                if memory.address < lowest:
+                    wrong[row] = f"{memory.address:#x}"
                 _expect_used(live, memory, memory.address)
         actor.end()
+    quirks = {Quirk.LOW_HINT_ROUNDED_DOWN: known} if size > live.base_page else None
+    live.expect("hints that do not lead to a place above", {}, wrong, quirks)
 
 
 def _expect_used(live: Live, memory: Memory, place: int) -> None:

@@ -429,7 +429,8 @@ MEMORY_ISSUES = by_quirk(
     KnownIssue(
         quirk=Quirk.LOW_HINT_ROUNDED_DOWN,
         summary="a hint for huge pages that lies within the first huge page of all addresses is rounded down to "
-        "address 0, for which all but root get EPERM instead of a mapping somewhere else",
+        "address 0: who has CAP_SYS_RAWIO gets his mapping there, below vm.mmap_min_addr, and all others EPERM, where "
+        "both should get one above",
         example="vm.mmap_min_addr 65536, an ordinary user maps a page of 2M with the hint 0xffff: EPERM",
         cause="hugetlb_get_unmapped_area() of x86 cuts a hint down to whole huge pages and takes the place if nothing "
         "is there, where others round hints up to mmap_min_addr",

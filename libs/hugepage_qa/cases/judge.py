@@ -34,6 +34,8 @@ NOTHING_LEFT = Rule(
     "when the processes have ended and the settings are back, every pool of every size and node is as before",
     f"{HUGETLB_DOC}; mm/hugetlb.c free_huge_folio(), hugetlb_unreserve_pages()",
 )
+#: so many differences of one rule are told on the terminal, the others in the evidence
+_TOLD = 3
 _EVIDENCE = ("proc/buddyinfo", "proc/meminfo", "proc/vmstat", "proc/pagetypeinfo")
 
 
@@ -107,7 +109,7 @@ def judge(area: Area, case: Case, host: Host, size: int | None) -> Result | None
         # a call that the case relies on is refused, or memory that it may use is not there
         end = run_judged(live, act, (ActorGone, Fault, Refused))
     verdict, reason = _verdict(live, end)
-    found = f"{live.traceback}{evidence(host)}" if verdict in BAD else ""
+    found = f"{live.traceback}{_all_told(live)}{evidence(host)}" if verdict in BAD else ""
     return Result(result_name(area, case, size), verdict, because(reason), time.monotonic() - began, found)
 
 
@@ -142,8 +144,15 @@ def run_judged(
     return None
 
 
+def _all_told(live: Live) -> str:
+    """Return what the reason of a result is too short for."""
+    if len(live.differences) <= _TOLD:
+        return ""
+    return "".join(f"{difference}\n" for difference in ["--- all differences", *live.differences])
+
+
 def _verdict(live: Live, end: CannotRun | KnownBug | None) -> tuple[Verdict, str]:
-    found = told(live.differences)
+    found = told(live.differences, _TOLD)
     problems = "; ".join(live.problems)
     # what stays behind a case that the suite broke off is no finding; a kernel in trouble is one whatever broke
     if problems and not any(difference.rule in (live.rule, KERNEL_CONTENT) for difference in live.differences):

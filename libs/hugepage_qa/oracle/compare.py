@@ -55,14 +55,19 @@ class Difference:
         return told([self])
 
 
-def told(differences: Iterable[Difference]) -> str:
-    """Return ``differences`` in one line, each rule once behind those in a row that break it."""
+def told(differences: Iterable[Difference], at_most: int | None = None) -> str:
+    """Return ``differences`` in one line, each rule once behind those in a row that break it.
+
+    Of these the first ``at_most`` are told, and how many more there are.
+    """
     groups = groupby(differences, lambda difference: difference.rule)
-    return "; ".join(f"{_found(found)} (rule {rule.name}: {rule.statement})" for rule, found in groups)
+    return "; ".join(f"{_found([*found], at_most)} (rule {rule.name}: {rule.statement})" for rule, found in groups)
 
 
-def _found(differences: Iterable[Difference]) -> str:
-    return "; ".join(f"{each.subject}: expected {each.expected}, found {each.found}" for each in differences)
+def _found(differences: Sequence[Difference], at_most: int | None) -> str:
+    shown = [f"{each.subject}: expected {each.expected}, found {each.found}" for each in differences[:at_most]]
+    left = len(differences) - len(shown)
+    return "; ".join([*shown, *([f"and {left} more"] if left else [])])
 
 
 def compare(prediction: Prediction, observations: Observations, log: Sequence[str]) -> list[Difference]:

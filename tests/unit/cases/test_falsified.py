@@ -94,8 +94,9 @@ _NOT_JUDGED_IN = {
             "userfaultfd/told-in-order",
             "userfaultfd/nothing-kept",
             "userfaultfd/registered-parts",
+            "pool/interrupted-writes",
         ),
-        ("call ioctl 3 3222841919 ",),
+        ("call ioctl * 3222841919 ",),
     ),
     "userfaultfd/interface": ("call ioctl 3 3222841919 xaa0000000000000000000000",),
     # whether huge pages are made is left to the kernel, and what they hold is judged

@@ -69,7 +69,7 @@ def taken_by_the_kernel(live: Live) -> None:
         what = f"{length} bytes from {start} on are {'free to be taken' if is_free else 'swapped out'}"
         with live.about(f"{make.__name__.replace('_', ' ')}, {what}"):
             if is_free:
-                live.host.wait_until(partial(free_lazily, memory))
+                live.host.wait_until(partial(free_lazily, live, memory))
             live.host.wait_until(partial(parts_out, live, memory, [(start, length)], partial(_is_out, memory, length)))
             left = memory.smaps()
             live.expect(f"whether it was taken, Rss {left.rss}", True, left.rss <= memory.length - length)

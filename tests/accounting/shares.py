@@ -101,7 +101,7 @@ def _in_parts(live: Live) -> Memory:
 
 def _lazily_freed(live: Live) -> Memory:
     memory = huge_pages(live, _PAGES)
-    live.host.wait_until(partial(free_lazily, memory))
+    live.host.wait_until(partial(free_lazily, live, memory))
     return memory
 
 

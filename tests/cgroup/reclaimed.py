@@ -154,7 +154,7 @@ def no_more_than_enough(live: Live, group: ControlGroup, _above: ControlGroup) -
 
         def taken(ask: Callable[[Live, ControlGroup, Memory], None] = ask) -> int:
             memory = huge_pages_in(live, group, _MANY)
-            live.host.wait_until(partial(free_lazily, memory))
+            live.host.wait_until(partial(free_lazily, live, memory))
             live.expect("LazyFree before", memory.length, memory.smaps().fields["LazyFree"])
             ask(live, group, memory)
             left = memory.smaps().fields["LazyFree"]

@@ -101,7 +101,7 @@ def lazily_freed(live: Live) -> None:
             continue
         memory = huge_pages(live)
         with live.about(str(way)):
-            live.host.wait_until(partial(free_lazily, memory))
+            live.host.wait_until(partial(free_lazily, live, memory))
             live.expect("LazyFree", memory.length, memory.smaps().fields["LazyFree"])
             memory.fill(_NEW_VALUE)
             way.go(memory)

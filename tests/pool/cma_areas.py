@@ -1,6 +1,7 @@
 """Gigantic pages out of an area of hugetlb_cma=, which others may use until they are taken."""
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.contiguous_area import ContiguousArea
 from hugepage_qa.cases.demotion import demote, smaller_pool
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -9,7 +10,7 @@ from hugepage_qa.cases.pinned_pages import Pin, pipe_with, word_from
 from hugepage_qa.cases.struct_pages import optimize_struct_pages
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.memory_layout import read_zones
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -34,10 +35,10 @@ _SMALLER = 64
     since=SINCE,
 )
 def taken_and_given_back(live: Live) -> None:
-    before = _empty_area(live)
+    area = _empty_area(live)
     for _round in range(_ROUNDS):
         for pages in (1, _PAGES - 1, _PAGES, 1, 0, _PAGES, 0):
-            _take(live, before, pages)
+            area.take(pages)
 
 
 @AREAS.case(
@@ -47,17 +48,17 @@ def taken_and_given_back(live: Live) -> None:
     since=SINCE,
 )
 def page_of_another_node(live: Live) -> None:
-    before = _empty_area(live)
+    area = _empty_area(live)
     other = next(node for node in live.nodes if node != _NODE)
     live.reserve(1, other)
     live.expect_pool(nr=1, free=1)
     live.expect_pool(nr=1, free=1, node=other)
-    _expect_taken(live, before, 0)
+    area.expect_taken(0)
     memory = live.map(1)
     memory.touch()
     memory.unmap()
     live.set_nr(0, other)
-    _expect_taken(live, before, 0)
+    area.expect_taken(0)
 
 
 @AREAS.case(
@@ -68,10 +69,10 @@ def page_of_another_node(live: Live) -> None:
     since=SINCE,
 )
 def size_of_the_area(live: Live) -> None:
-    before = _empty_area(live)
+    area = _empty_area(live)
     sizes = _sizes_in_zones(live)
     for pages in (1, _PAGES, 0):
-        _take(live, before, pages)
+        area.take(pages)
         with live.about(f"{pages} pages are taken"):
             live.expect("areas of all zones", read_meminfo(live.host)["CmaTotal"], sum(_sizes_in_zones(live).values()))
             live.expect("areas of each zone", sizes, _sizes_in_zones(live))
@@ -95,7 +96,7 @@ def _sizes_in_zones(live: Live) -> dict[tuple[int, str], int]:
     since=SINCE,
 )
 def used_when_the_pool_shrinks(live: Live) -> None:
-    before = _empty_area(live)
+    area = _empty_area(live)
     live.set_nr(2, _NODE)
     memory = live.map(2, shared=True)
     for page in range(2):
@@ -103,15 +104,15 @@ def used_when_the_pool_shrinks(live: Live) -> None:
     child = memory.fork()
     live.set_nr(0, _NODE)
     live.expect_pool(nr=2, free=0, surplus=2)
-    _expect_taken(live, before, 2)
+    area.expect_taken(2)
     memory.unmap()
     live.expect("what the child reads", (1, 2), tuple(child.read(page) for page in range(2)))
-    _expect_taken(live, before, 2)
+    area.expect_taken(2)
     live.expect_pool(nr=2, free=0, surplus=2)
     child.actor.end()
     memory.actor.end()
     live.expect_pool(nr=0, free=0)
-    _expect_whole(live, before)
+    area.expect_whole()
 
 
 @AREAS.case(
@@ -122,15 +123,15 @@ def used_when_the_pool_shrinks(live: Live) -> None:
     since="6.19",
 )
 def surplus_page(live: Live) -> None:
-    before = _empty_area(live)
+    area = _empty_area(live)
     live.overcommit(1)
     memory = live.map(1)
     memory.touch()
     live.expect_pool(nr=1, free=0, surplus=1)
-    _expect_taken(live, before, 1)
+    area.expect_taken(1)
     memory.unmap()
     live.expect_pool(nr=0, free=0)
-    _expect_whole(live, before)
+    area.expect_whole()
 
 
 @AREAS.case(
@@ -140,23 +141,23 @@ def surplus_page(live: Live) -> None:
     since=SINCE,
 )
 def demoted_page(live: Live) -> None:
-    before = _empty_area(live)
+    area = _empty_area(live)
     smaller = smaller_pool(live)
     live.set_nr(_PAGES, _NODE)
     demote(live, 1, _NODE)
     parts = live.size // smaller.size
     live.expect_pool(nr=_PAGES - 1, free=_PAGES - 1)
     smaller.expect_pool(nr=parts, free=parts, node=_NODE)
-    _expect_taken(live, before, _PAGES)
+    area.expect_taken(_PAGES)
     memory = smaller.map(2)
     memory.fill()
     memory.expect_filled()
     memory.unmap()
     smaller.set_nr(0)
     smaller.expect_pool(nr=0, free=0)
-    _expect_taken(live, before, _PAGES - 1)
+    area.expect_taken(_PAGES - 1)
     live.set_nr(0, _NODE)
-    _expect_whole(live, before)
+    area.expect_whole()
 
 
 @AREAS.case(
@@ -166,14 +167,14 @@ def demoted_page(live: Live) -> None:
     since="6.0",
 )
 def optimised_pages(live: Live) -> None:
-    before = _empty_area(live)
+    area = _empty_area(live)
     optimize_struct_pages(live)
     for _round in range(_ROUNDS):
-        _take(live, before, _PAGES)
+        area.take(_PAGES)
         memory = live.map(1)
         memory.touch()
         memory.unmap()
-        _take(live, before, 0)
+        area.take(0)
 
 
 @AREAS.case(
@@ -184,9 +185,9 @@ def optimised_pages(live: Live) -> None:
     since=SINCE,
 )
 def memory_of_others_moves(live: Live) -> None:
-    before = _empty_area(live)
-    each = _memory_inside(live)
-    _take(live, before, _PAGES)
+    area = _empty_area(live)
+    each = _memory_inside(live, area)
+    area.take(_PAGES)
     for name, memory in each.items():
         with live.about(name):
             memory.expect_filled()
@@ -199,7 +200,7 @@ def memory_of_others_moves(live: Live) -> None:
         with live.about(name):
             memory.expect_filled(2)
             memory.actor.end()
-    _expect_whole(live, before)
+    area.expect_whole()
 
 
 @AREAS.case(
@@ -227,10 +228,10 @@ def smaller_pages_that_are_used_move(live: Live) -> None:
 
 
 def _expect_to_be_replaced(live: Live, used_pages: int) -> None:
-    before = _empty_area(live)
+    area = _empty_area(live)
     smaller = live.of_size(min(live.sizes))
     smaller.reserve(_SMALLER, _NODE)
-    if before - _free(live) < _SMALLER * smaller.size // 2:
+    if area.used < _SMALLER * smaller.size // 2:
         raise CannotRun("next to no page of the smaller size came to lie in the area")
     memories = [smaller.map(_SMALLER // 4, shared=True)]
     if used_pages:
@@ -238,7 +239,7 @@ def _expect_to_be_replaced(live: Live, used_pages: int) -> None:
         memories[-1].fill()
     free = _SMALLER - used_pages
     for _round in range(_ROUNDS):
-        _take(live, before, _PAGES)
+        area.take(_PAGES)
         smaller.expect_pool(nr=_SMALLER, free=free, resv=_SMALLER // 4)
         smaller.expect_pool(nr=_SMALLER, free=free, node=_NODE)
         smaller.expect_sysctl(_SMALLER)
@@ -254,7 +255,7 @@ def _expect_to_be_replaced(live: Live, used_pages: int) -> None:
         memory.unmap()
     smaller.expect_pool(nr=_SMALLER, free=_SMALLER)
     smaller.set_nr(0, _NODE)
-    _expect_whole(live, before)
+    area.expect_whole()
 
 
 @AREAS.case(
@@ -264,14 +265,14 @@ def _expect_to_be_replaced(live: Live, used_pages: int) -> None:
     since=SINCE,
 )
 def pinned_memory_leaves(live: Live) -> None:
-    before = _empty_area(live)
-    each = _memory_inside(live)
+    area = _empty_area(live)
+    each = _memory_inside(live, area)
     pins = {}
     for name, memory in each.items():
         pins[name] = Pin(live, memory)
         pins[name].hold((0, memory.length))
     frames = {name: memory.present_frames(memory.pages) for name, memory in each.items()}
-    _take(live, before, _PAGES)
+    area.take(_PAGES)
     for name, memory in each.items():
         with live.about(name):
             live.expect(
@@ -284,7 +285,7 @@ def pinned_memory_leaves(live: Live) -> None:
             pins[name].let_go()
             memory.actor.end()
     live.set_nr(0, _NODE)
-    _expect_whole(live, before)
+    area.expect_whole()
 
 
 @AREAS.case(
@@ -295,7 +296,7 @@ def pinned_memory_leaves(live: Live) -> None:
     since=SINCE,
 )
 def held_pages_stay(live: Live) -> None:
-    before = _empty_area(live)
+    area = _empty_area(live)
     # the page that came last is the first to be used
     for pages in range(1, _PAGES + 1):
         live.set_nr(pages, _NODE)
@@ -303,84 +304,45 @@ def held_pages_stay(live: Live) -> None:
     page.touch()
     # what comes now does not lie there, and a page behind it is left to be taken
     live.set_nr(1, _NODE)
-    each = _memory_inside(live)
+    each = _memory_inside(live, area)
     page.unmap()
-    _take(live, before, 0)
+    area.take(0)
     pipes = {name: pipe_with(live, memory) for name, memory in each.items()}
     for _round in range(_ROUNDS):
         live.set_nr(_PAGES, _NODE)
-        _expect_taken(live, before, _PAGES - 1)
+        area.expect_taken(_PAGES - 1)
         for name, memory in each.items():
             with live.about(name):
                 memory.expect_filled()
-        _take(live, before, 0)
+        area.take(0)
     for name, memory in each.items():
         with live.about(name):
             live.expect("what the pipe holds", 1, word_from(live, memory.actor, pipes[name]))
-    _expect_whole(live, before)
+    area.expect_whole()
     for name, memory in each.items():
         with live.about(name):
             memory.expect_filled()
             memory.actor.end()
 
 
-def _empty_area(live: Live) -> int:
-    """Return the bytes that are free in areas, when nobody uses that of the case any more.
-
-    Raises CannotRun where the kernel has none of that size.
-    """
-    total = read_meminfo(live.host).get("CmaTotal")
-    if total is None:
-        raise CannotRun("this kernel has no CONFIG_CMA")
-    if total < _PAGES * live.size:
-        raise CannotRun(f"CmaTotal is {total} bytes, and {_PAGES} pages are needed: boot/contiguous judges that")
-    live.set_nr(_PAGES, _NODE)
-    live.expect_pool(nr=_PAGES, free=_PAGES, node=_NODE)
-    live.set_nr(0, _NODE)
-    return _free(live)
+def _empty_area(live: Live) -> ContiguousArea:
+    return ContiguousArea(live, _NODE, _PAGES)
 
 
-def _memory_inside(live: Live) -> dict[str, Memory]:
+def _memory_inside(live: Live, area: ContiguousArea) -> dict[str, Memory]:
     """Return memory of each kind that came to lie in the area, by name, filled.
 
     Raises CannotRun where none did.
     """
-    inside, free = {}, _free(live)
+    inside, free = {}, area.free
     for name, memory in movable_memory(live, _NODE):
-        came, free = free - _free(live), _free(live)
+        came, free = free - area.free, area.free
         # lists of processors have base pages from elsewhere
         if came > memory.length // 2:
             inside[name] = memory
     if not inside:
         raise CannotRun("no memory came to lie in the area")
     return inside
-
-
-def _take(live: Live, before: int, pages: int) -> None:
-    """Have the pool of the node have ``pages``, which come out of the area, of which ``before`` bytes were free."""
-    live.set_nr(pages, _NODE)
-    live.expect_pool(nr=pages, free=pages)
-    live.expect_pool(nr=pages, free=pages, node=_NODE)
-    _expect_taken(live, before, pages)
-
-
-def _expect_taken(live: Live, before: int, pages: int) -> None:
-    """Expect ``pages`` to be taken out of the area, of which ``before`` bytes were free when it was empty.
-
-    A few base pages more or less are of others, or in lists of processors.
-    """
-    live.expect("gigantic pages taken out of the area", pages, round((before - _free(live)) / live.size))
-
-
-def _expect_whole(live: Live, before: int) -> None:
-    """Expect the area to have each page of it when nobody uses it: all can be taken."""
-    _expect_taken(live, before, 0)
-    _take(live, before, _PAGES)
-    _take(live, before, 0)
-
-
-def _free(live: Live) -> int:
-    return read_meminfo(ObservedTree(live.host))["CmaFree"]
 
 
 class CmaAreas(LiveTest):

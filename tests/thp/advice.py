@@ -272,7 +272,7 @@ def freed_by_one_of_two(live: Live) -> None:
             else:
                 other.advise(mmap.MADV_DONTNEED)
             if make is not base_pages:
-                live.host.wait_until(partial(free_lazily, one))
+                live.host.wait_until(partial(free_lazily, live, one))
                 live.expect("LazyFree of who has it alone", one.length, _lazy(one))
             for each in (one, other):
                 each.actor.end()

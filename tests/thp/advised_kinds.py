@@ -136,7 +136,7 @@ def _expect_as_in_table(live: Live, memory: Memory, kind: Kind, huge: int) -> No
                 if advice == mmap.MADV_FREE:
                     # which may be taken from now on
                     live.expect(
-                        "whether all may be taken", True, live.host.last_look(lambda: free_lazily(memory), bool)
+                        "whether all may be taken", True, live.host.last_look(lambda: free_lazily(live, memory), bool)
                     )
                     memory.fill()
                 continue

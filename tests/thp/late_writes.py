@@ -116,7 +116,7 @@ def _expect_kept(live: Live, memory: Memory, start: int, length: int) -> None:
 
 
 def _freed(live: Live, memory: Memory) -> None:
-    live.host.wait_until(partial(free_lazily, memory))
+    live.host.wait_until(partial(free_lazily, live, memory))
     live.expect("LazyFree", memory.length, memory.smaps().fields["LazyFree"])
 
 

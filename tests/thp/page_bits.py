@@ -322,7 +322,7 @@ def _prepared(live: Live, *, may_be_taken: bool = True) -> tuple[Memory, Bits]:
     memory = huge_pages(live, _PAGES)
     size, count = memory.size, memory.size // live.base_page
     if may_be_taken:
-        live.host.wait_until(partial(free_lazily, memory, _FREE + 1))
+        live.host.wait_until(partial(free_lazily, live, memory, _FREE + 1))
     _track(live, memory)
     lazy = size if may_be_taken else 0
     bits = Bits(memory.length, memory.length, size, memory.length - lazy, lazy, (0, 0, count))

@@ -164,7 +164,7 @@ def _nothing(_start: int, _length: int) -> None:
 
 
 def _freed(live: Live, memory: Memory) -> None:
-    live.host.wait_until(partial(free_lazily, memory))
+    live.host.wait_until(partial(free_lazily, live, memory))
     live.expect("LazyFree", memory.length, memory.smaps().fields["LazyFree"])
 
 

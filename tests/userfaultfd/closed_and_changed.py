@@ -138,7 +138,7 @@ def freed_lazily(live: Live) -> None:
     for make in PRIVATE_KINDS:
         with filled_memory(live, make) as memory:
             fault = close(memory)
-            live.host.wait_until(partial(free_lazily, memory))
+            live.host.wait_until(partial(free_lazily, live, memory))
             live.expect("LazyFree", memory.length, memory.smaps().fields["LazyFree"])
             expect_marked(live, memory, (0, memory.length))
             fault.read_write_protect(on=False)

@@ -62,7 +62,7 @@ def private_states(live: Live, actor: Actor, node: int | None) -> Iterator[State
     actor.call("munlock", memory.address, memory.size)
     yield "none is locked", _changed(counted, {UNEVICTABLE: -1, ON_LISTS: 1})
     lazy = memory.part(1)
-    live.host.wait_until(partial(free_lazily, lazy))
+    live.host.wait_until(partial(free_lazily, live, lazy))
     live.expect("LazyFree", lazy.length, lazy.smaps().fields["LazyFree"])
     yield "one may be freed", _changed(counted, {ON_LISTS: -1, ON_FILE_LISTS: 1})
     lazy.advise(mmap.MADV_DONTNEED)

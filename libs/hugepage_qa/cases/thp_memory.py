@@ -48,13 +48,17 @@ def let_nothing_be_balanced(live: Live) -> None:
         live.set_knob_if_there(_NUMA_BALANCING, "0")
 
 
-def free_lazily(memory: Memory, pages: int | None = None) -> bool:
+def free_lazily(live: Live, memory: Memory, pages: int | None = None) -> bool:
     """Give MADV_FREE for the first ``pages``, by default all, and tell whether smaps shows all of them as LazyFree.
 
-    Pages that somebody else has a hold of in that moment are passed over: it is given again.
+    It is to be given again: it passes over pages that somebody else has a hold of in that moment, and over those that
+    another CPU has not put on its lists yet, as ``parts_out`` of swapped.py tells.
     """
     memory.advise(mmap.MADV_FREE, 0, pages)
-    return memory.smaps().fields["LazyFree"] == (memory.pages if pages is None else pages) * memory.size
+    if memory.smaps().fields["LazyFree"] == (memory.pages if pages is None else pages) * memory.size:
+        return True
+    live.compact()
+    return False
 
 
 def map_aligned(

@@ -20,10 +20,10 @@ from hugepage_qa.cases.thp_shared_memory import (
     mount_tmpfs,
 )
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
 
 PROBED_TEXT = Area("files/probed-text", sizes=Sizes.ONCE)
@@ -147,7 +147,7 @@ def _expect_whole_again(
         uprobes = _Uprobes(live, path, offsets)
         texts = mapped[1:] + [_map_text(live, path, 2) for _other in range(others)]
         if live.kernel_version >= _KEEPS_WHAT_IS_HELD:
-            _settle(live, texts, mapped[0].actor, offsets)
+            _settle(live, texts, mapped[0], offsets)
         seen = [_mapped_whole(texts)]
         for left in range(len(offsets) - 1, -1, -1):
             uprobes.remove_last()
@@ -168,18 +168,20 @@ def _expect_whole_again(
     live.expect("huge pages mapped whole by others", 2, _mapped_whole(mapped[:1])[0])
 
 
-def _settle(live: Live, texts: list[Memory], reader: Actor, offsets: list[int]) -> None:
+def _settle(live: Live, texts: list[Memory], file: Memory, offsets: list[int]) -> None:
     """Have no list of a processor hold the pages at ``offsets`` of the texts when the breakpoints are taken away.
 
     Who takes one away touches the page first. Without generations of pages (CONFIG_LRU_GEN) the second touch has a page
     wait to become active (mm/swap.c folio_mark_accessed()), which holds it; one that is active is touched freely.
+    Processors empty their lists when ``file``, which is mapped whole, is to be collapsed (madvise_collapse()); when
+    memory is compacted, too, but what that moves is on a list again.
     """
-    live.compact()
+    file.advise(MADV_COLLAPSE)
     for text in texts:
         for offset in offsets:
             for _time in range(2):
-                live.expect("the word read from outside", _BROKEN, word_read_by(live, reader, text, offset))
-    live.compact()
+                live.expect("the word read from outside", _BROKEN, word_read_by(live, file.actor, text, offset))
+    file.advise(MADV_COLLAPSE)
 
 
 def _mapped_whole(texts: list[Memory]) -> list[int]:

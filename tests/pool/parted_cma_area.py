@@ -21,7 +21,7 @@ _ROUNDS = 3
 
 @PARTED.case(
     "an area that no range of the node's memory is large enough for is made of several: all its pages can be taken out"
-    " of it, used and given back, and it is no larger than it was asked for",
+    " of it, used and given back, and it has no more than it was asked for",
     "Documentation/admin-guide/kernel-parameters.txt hugetlb_cma; mm/cma.c cma_declare_contiguous_multi(), since"
     " c009da4258f9",
     nodes=2,
@@ -30,7 +30,7 @@ _ROUNDS = 3
 def pages_of_all_ranges(live: Live) -> None:
     _need_parts(live)
     area = ContiguousArea(live, _NODE, _PAGES)
-    live.expect("bytes in the area", _PAGES * live.size, area.size)
+    live.expect("gigantic pages in the area", _PAGES, area.size // live.size)
     for _round in range(_ROUNDS):
         for pages in range(1, _PAGES + 1):
             area.take(pages)

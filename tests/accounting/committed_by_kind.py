@@ -8,6 +8,7 @@ from itertools import groupby
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
+from hugepage_qa.cases.commit_policy import NEVER, OVERCOMMIT_MEMORY
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -19,7 +20,6 @@ from hugepage_qa.process.actor import Actor
 
 COMMITTED_BY_KIND = Area("accounting/committed-by-kind", sizes=Sizes.ONCE)
 
-_OVERCOMMIT, _NEVER = "proc/sys/vm/overcommit_memory", "2"
 #: kinds of anonymous memory: without access, only read, with MAP_NORESERVE, private and shared memory that is written
 _NO_ACCESS, _READ_ONLY, _NOT_RESERVED, _PRIVATE, _SHARED = "-rnps"
 #: those that a word is stored in
@@ -67,8 +67,8 @@ class Covered:
 )
 def covered_by_others(live: Live) -> None:
     let_nobody_else_act(live)
-    if (live.host.read(_OVERCOMMIT) or "").strip() == _NEVER:
-        raise CannotRun(f"/{_OVERCOMMIT} is {_NEVER}: MAP_NORESERVE is ignored")
+    if (live.host.read(OVERCOMMIT_MEMORY) or "").strip() == NEVER:
+        raise CannotRun(f"/{OVERCOMMIT_MEMORY} is {NEVER}: MAP_NORESERVE is ignored")
     actors = list[Actor]()
     for kinds, first, over in _COVERED:
         gone = -_committed(live, kinds[first : first + len(over)])

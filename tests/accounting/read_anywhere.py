@@ -3,8 +3,10 @@
 import errno
 import mmap
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -35,6 +37,10 @@ _OF_FRAMES = {"/proc/kpagecount": "PROC_PAGE_MONITOR", "/proc/kpagecgroup": "MEM
 #: how many entries are read at once
 _COUNTS = (1, 2, 63, 511, 512, 513, 1025)
 _PAGES = 3
+#: blocks of memory that the machine has, by number
+_BLOCKS, _BLOCK = "sys/devices/system/memory", re.compile(r"memory(\d+)")
+#: what is told of a frame that is no page, and of how many that is read at once
+_NO_PAGE, _SOME = 1 << 20, 64
 #: base pages that are looked at one by one
 _FEW = 128
 #: what kpageflags shows of huge pages at all times
@@ -121,6 +127,25 @@ def ends(live: Live) -> None:
         mapped = _expect_end_of(live, memory.actor, PAGEMAP) * live.base_page
         live.expect("whether pagemap has entries of all that can be mapped", True, mapped >= addresses)
     memory.expect_filled()
+
+
+@READ_ANYWHERE.case(
+    "of a frame amid memory that no block of memory has, kpageflags tells that there is no page (NOPAGE), and nothing"
+    " else, and kpagecount that nobody maps it",
+    f"{PAGEMAP_DOC} /proc/kpageflags 20 - NOPAGE; fs/proc/page.c stable_page_flags(), kpagecount_read()",
+)
+def frames_of_no_memory(live: Live) -> None:
+    numbers = {int(match[1]) for name in live.host.names(_BLOCKS) if (match := _BLOCK.fullmatch(name))}
+    holes = sorted({*range(max(numbers, default=0))} - numbers)
+    if not holes:
+        raise CannotRun("blocks of memory have no hole between them, or this kernel does not tell of them")
+    every = int(live.host.read(f"{_BLOCKS}/block_size_bytes") or "", 16) // live.base_page
+    reader = live.actor()
+    for path, expected in {"/proc/kpageflags": _NO_PAGE, "/proc/kpagecount": 0}.items():
+        descriptor = _open(live, reader, path)
+        for block, place in product({holes[0], holes[-1]}, (0, every // 2, every - _SOME)):
+            found = set(read_entries(reader, descriptor, block * every + place, _SOME))
+            live.expect(f"{path} of frames from {place} on of block {block}", {expected}, found)
 
 
 def _expect_end_of(live: Live, reader: Actor, path: str) -> int:

@@ -9,8 +9,10 @@ from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
+from hugepage_qa.cases.commit_policy import NEVER, OVERCOMMIT_MEMORY, set_overcommit_memory
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, IPC_RMID, SHM_NORESERVE, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -25,7 +27,6 @@ COMMITTED = Area("files/committed-memory", sizes=Sizes.ONCE)
 
 SOURCE = "Documentation/filesystems/proc.rst Committed_AS; mm/shmem.c"
 _PAGES = 4
-_OVERCOMMIT, _NEVER = "proc/sys/vm/overcommit_memory", "2"
 _COMMITTED = "Committed_AS"
 #: for how long somebody else may have a hold of a huge page, which cannot be split then
 _SECONDS = 30.0
@@ -201,7 +202,7 @@ def of_anonymous_memory(live: Live) -> None:
     let_nobody_else_act(live)
     size = pmd_size(live)
     length = _PAGES * size
-    is_ignored = (live.host.read(_OVERCOMMIT) or "").strip() == _NEVER
+    is_ignored = (live.host.read(OVERCOMMIT_MEMORY) or "").strip() == NEVER
     actors = list[Actor]()
     for policy, noreserve in product(("always", "never"), (False, True)):
         if noreserve and is_ignored:
@@ -247,6 +248,69 @@ def _mapped(live: Live, actors: list[Actor], flags: int, done: Sequence[Callable
 
 def _remove(memory: Memory) -> None:
     memory.advise(mmap.MADV_REMOVE)
+
+
+@COMMITTED.case(
+    "all of a segment is committed when it is made, until it is removed, whatever of it is there, huge or not; with"
+    " SHM_NORESERVE, unless vm.overcommit_memory is 2, what is there",
+    f"{SOURCE}; ipc/shm.c newseg(); Documentation/mm/overcommit-accounting.rst",
+)
+def of_segments(live: Live) -> None:
+    let_nobody_else_act(live)
+    length = _PAGES * pmd_size(live)
+    for mode, policy, noreserve in product(("0", "1", NEVER), ("always", "never"), (False, True)):
+        set_overcommit_memory(live, mode, 2 * length)
+        live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
+        flags = SHM_NORESERVE if noreserve else 0
+        at_once, later = (0, length) if noreserve and mode != NEVER else (length, 0)
+        steps: tuple[tuple[str, Callable[[], _Segment], Callable[[_Segment], None], int], ...] = (
+            ("a segment", partial(_Segment, live, flags), _Segment.make, at_once),
+            ("stores", partial(_made, live, flags, ()), _Segment.fill, later),
+            ("its end, filled", partial(_made, live, flags, (_Segment.fill,)), _Segment.remove, -length),
+            ("its end, empty", partial(_made, live, flags, ()), _Segment.remove, -at_once),
+        )
+        for name, prepare, act, change in steps:
+            with live.about(f"vm.overcommit_memory {mode}, shmem_enabled {policy}, SHM_NORESERVE {noreserve}, {name}"):
+                expect_change(live, {_COMMITTED: change}, prepare, act).end()
+
+
+class _Segment:
+    """A segment of four huge pages, not made yet, of a new actor."""
+
+    def __init__(self, live: Live, flags: int) -> None:
+        self._live = live
+        self._flags = IPC_CREAT | 0o600 | flags
+        self._actor = live.actor()
+        self._number = -1
+
+    def make(self) -> None:
+        """Make it."""
+        self._number = segment_number(self._live, self._actor, _PAGES * pmd_size(self._live), self._flags)
+
+    def fill(self) -> None:
+        """Attach it, fill it and detach it."""
+        where = self._actor.call("shmat", self._number, 0, 0) % (1 << 64)
+        self._actor.fill(where, _PAGES * pmd_size(self._live), WORD, 1)
+        self._actor.call("shmdt", where)
+
+    def remove(self) -> None:
+        """Remove it: nobody has it attached."""
+        self._actor.call("shmctl", self._number, IPC_RMID, 0)
+        self._number = -1
+
+    def end(self) -> None:
+        """Remove it if it is there, and end its actor."""
+        if self._number >= 0:
+            self.remove()
+        self._actor.end()
+
+
+def _made(live: Live, flags: int, done: Sequence[Callable[[_Segment], None]]) -> _Segment:
+    """Return a segment that all this has been ``done`` to."""
+    segment = _Segment(live, flags)
+    for act in (_Segment.make, *done):
+        act(segment)
+    return segment
 
 
 class ThpCommittedMemory(LiveTest):

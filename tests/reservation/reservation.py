@@ -7,16 +7,14 @@ from itertools import product
 from typing import Any
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.commit_policy import set_overcommit_memory
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_NORESERVE, get_segment
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.race import RACERS, race
-from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MAP_FIXED
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.sizes import MIB
 
 RESERVATION = Area("reservation/reservation")
 RESERVE = "Documentation/mm/hugetlbfs_reserv.rst; mm/hugetlb.c hugetlb_reserve_pages()"
@@ -26,8 +24,6 @@ NO_RESERVE = "mmap(2) MAP_NORESERVE; mm/hugetlb.c hugetlb_reserve_pages(), alloc
 OF_FILE = "Documentation/mm/hugetlbfs_reserv.rst, Reserve Map Location; mm/hugetlb.c hugetlb_reserve_pages()"
 
 PROTECTIONS = (mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ, 0)
-#: bytes that programs may ask for while vm.overcommit_memory is 2
-_ROOM_TO_COMMIT = 64 * MIB
 
 
 # --- making them -----------------------------------------------------------------------------------------------------
@@ -302,9 +298,7 @@ def reserved_and_touched_without(live: Live) -> None:
 )
 def overcommitted_base_pages(live: Live) -> None:
     for mode in ("0", "1", "2"):
-        if mode == "2":
-            _need_room_to_commit(live)
-        live.set_knob("proc/sys/vm/overcommit_memory", mode)
+        set_overcommit_memory(live, mode)
         for noreserve, of_a_file, shared in product((False, True), repeat=3):
             actor = live.actor()
             source = new_memfd(live, actor).descriptor if of_a_file else None
@@ -327,13 +321,6 @@ def overcommitted_base_pages(live: Live) -> None:
             live.expect_pool(nr=2, free=2, resv=reserved)
             segment.remove()
             live.expect_pool(nr=2, free=2)
-
-
-def _need_room_to_commit(live: Live) -> None:
-    """Raise CannotRun where all that runs has committed so much that with vm.overcommit_memory=2 it would fail."""
-    meminfo = read_meminfo(live.host)
-    if meminfo["CommitLimit"] < meminfo["Committed_AS"] + _ROOM_TO_COMMIT:
-        raise CannotRun("with vm.overcommit_memory=2 the programs of this machine would find no memory")
 
 
 def _touch_each(memory: Memory) -> None:

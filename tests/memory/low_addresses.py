@@ -19,6 +19,7 @@ from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.version import KernelVersion
 
 LOW = Area("memory/low-addresses")
 
@@ -34,6 +35,8 @@ _LEAST, _SELINUX = "proc/sys/vm/mmap_min_addr", "sys/fs/selinux/enforce"
 #: what most kernels begin with
 _USUAL = 1 << 16
 _SHMAT = "shmat"
+#: 550a7d60bd5e
+_HUGETLB_MOVES_SINCE = KernelVersion(5, 16)
 _VALUE = 7
 #: whether they may, and how an actor, which is root, becomes one of them
 _WHO: Mapping[str, tuple[bool, Callable[[Actor], None]]] = {
@@ -122,13 +125,14 @@ def _of_hugetlb_pages(live: Live, actor: Actor) -> tuple[Mapping[str, Way], Way]
     def map_page(at: int, flags: int = 0) -> Memory:
         return live.map(1, actor, noreserve=True, at=at, flags=flags)
 
+    moves: dict[str, Way] = {"mremap": lambda at: map_page(0).moved_to(at)}
     ways: dict[str, Way] = {
         "MAP_FIXED": partial(map_page, flags=MAP_FIXED),
         "MAP_FIXED_NOREPLACE": partial(map_page, flags=MAP_FIXED_NOREPLACE),
         "MAP_FIXED, shared": lambda at: live.map(1, actor, shared=True, noreserve=True, at=at, flags=MAP_FIXED),
         "MAP_FIXED of a file": lambda at: file.map(1, noreserve=True, at=at, flags=MAP_FIXED),
         "MAP_FIXED of a private file": lambda at: file.map(1, shared=False, noreserve=True, at=at, flags=MAP_FIXED),
-        "mremap": lambda at: map_page(0).moved_to(at),
+        **(moves if live.kernel_version >= _HUGETLB_MOVES_SINCE else {}),
         _SHMAT: lambda at: segment.attach(actor, address=at),
     }
     return ways, map_page

@@ -72,7 +72,8 @@ def _child_splits(live: Live, _parent: Memory, child: Memory) -> None:
 
 
 def _moved(live: Live, parent: Memory, _child: Memory) -> None:
-    for node in (*live.nodes[:2], live.nodes[0]):
+    # a kernel without CONFIG_NUMA has none
+    for node in (*live.nodes[:2], *live.nodes[:1]):
         parent.actor.result("move_pages", *moving(parent, node, by_another=True))
 
 

@@ -18,6 +18,7 @@ from hugepage_qa.cases.pages_in_memory import base_pages_in_memory, in_memory
 from hugepage_qa.cases.thp_policy import (
     advised,
     base_pages,
+    has_size_policy,
     huge_pages,
     huge_zeroes,
     mapped_in_parts,
@@ -46,7 +47,7 @@ def _zeroes_in_base_pages(live: Live, pages: int) -> Memory:
 
 def _smaller_pages(live: Live, pages: int) -> Memory:
     """Return memory in pages of the largest size below that of a PMD, or in base pages where there is none."""
-    set_policy(live, "madvise", pmd="never")
+    set_policy(live, "madvise" if has_size_policy(live) else "never", pmd="never")
     for _size, path in smaller_sizes(live)[-1:]:
         live.set_knob(f"{path}/enabled", "always")
     memory = advised(live, pages)

@@ -27,11 +27,11 @@ _TABLES, _WITH_PAGES = 5, (0, 1, 3)
 #: what a few base pages and their page tables take
 _ENOUGH = 16 << 20
 _GUARDS_SINCE = KernelVersion(6, 13)
-#: no node and no errno
-_UNTOLD = -(1 << 20)
+#: for the node of a page that move_pages(2) leaves out of what it tells
+_UNTOLD = "nothing"
 
 #: the node of a base page by its number, None where there is none
-Nodes = dict[int, int | None]
+Nodes = dict[int, int | str | None]
 #: has the base pages from a first to before a last one go to a node; returns what it tells of each, if it does
 Way = Callable[[Memory, int, int, Sequence[int], int], Nodes]
 #: does something to a base page that lies on a node, and returns where it is then
@@ -175,7 +175,7 @@ def _things_between(live: Live, *, shared: bool) -> Iterator[tuple[str, Between]
     """Yield what there may be in a hole, by name."""
     there = live.nodes[1]
     yield "what was given back", partial(_given_back, shared)
-    yield "pages of the other node", partial(_on_node, there)
+    yield "pages of the other node", partial(_on_node, live, there)
     if not live.has_bug(Quirk.BALANCED_PAGES_MISSED):
         yield "closed pages", partial(_closed, live.nodes[0])
     if not shared:
@@ -190,8 +190,10 @@ def _given_back(shared: bool, memory: Memory, page: int) -> int | None:
     return None
 
 
-def _on_node(node: int, memory: Memory, page: int) -> int | None:
-    pages_told(memory.actor, [memory.at(page)], [node])
+def _on_node(live: Live, node: int, memory: Memory, page: int) -> int | None:
+    move = partial(pages_told, memory.actor, [memory.at(page)], [node])
+    # somebody may have a hold of it for a moment
+    live.host.last_attempt(move, lambda told: told[1] == [node])
     return node
 
 
@@ -219,9 +221,14 @@ def _by_mbind(flags: int, memory: Memory, first: int, end: int, _inside: Sequenc
 
 def _by_list(memory: Memory, _first: int, _end: int, inside: Sequence[int], node: int) -> Nodes:
     _left, told = pages_told(memory.actor, [memory.at(page) for page in inside], [node] * len(inside))
-    # of each something has to be told
-    words = {page: _UNTOLD if word is None else word for page, word in zip(inside, told, strict=True)}
-    return {page: None if word < 0 and word != _UNTOLD else word for page, word in words.items()}
+    return {page: _as_told(word) for page, word in zip(inside, told, strict=True)}
+
+
+def _as_told(word: int | None) -> int | str | None:
+    """Return the node that move_pages(2) tells of a page by ``word``: none by an error, for which there is no page."""
+    if word is None:
+        return _UNTOLD
+    return None if word < 0 else word
 
 
 def _by_process(source: int, memory: Memory, _first: int, _end: int, _inside: Sequence[int], node: int) -> Nodes:

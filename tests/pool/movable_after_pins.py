@@ -4,13 +4,16 @@ While the kernel pins for long it keeps itself from taking movable memory (PF_ME
 """
 
 import errno
+import fcntl
 import mmap
+import os
 from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_blocks import MemoryBlock, expect_inside, movable_block
+from hugepage_qa.cases.memory_blocks import MemoryBlock, expect_inside, movable_block, movable_block_for_a_pool
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.cases.movable_kinds import movable_memory
 from hugepage_qa.cases.pinned_pages import Pin
@@ -33,7 +36,6 @@ _PAGES = 4
 _ROOM = 16
 #: base pages of what is pinned
 _PINNED = 16
-_MFD_ALLOW_SEALING, _F_ADD_SEALS, _F_SEAL_SHRINK = 2, 1033, 2
 
 
 @AFTER_PINS.case(
@@ -70,7 +72,7 @@ def memory_beside_a_device_buffer(live: Live) -> None:
     since=_SINCE,
 )
 def pages_of_a_pool(live: Live) -> None:
-    block, node = movable_block(live, live.size, _ROOM)
+    block, node = movable_block_for_a_pool(live, _ROOM)
     live.reserve(_PAGES, node)
     live.overcommit(_PAGES)
     for name, pin in _PINS.items():
@@ -186,11 +188,11 @@ def _refused_device_buffer(live: Live, actor: Actor) -> None:
 
 
 def _sealed_file(live: Live, actor: Actor) -> int:
-    file = actor.call("memfd_create", "pinned", _MFD_ALLOW_SEALING)
-    actor.call("ftruncate", file, _PINNED * live.base_page)
-    actor.call("fcntl", file, _F_ADD_SEALS, _F_SEAL_SHRINK)
-    actor.call("pwrite64", file, b"pinned", len(b"pinned"), 0)
-    return file
+    descriptor = actor.call("memfd_create", "pinned", os.MFD_ALLOW_SEALING)
+    actor.call("ftruncate", descriptor, _PINNED * live.base_page)
+    HugeFile(live, actor, descriptor).seal(fcntl.F_SEAL_SHRINK)
+    actor.call("pwrite64", descriptor, b"pinned", len(b"pinned"), 0)
+    return descriptor
 
 
 class MovableAfterPins(LiveTest):

@@ -8,7 +8,14 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
-from hugepage_qa.cases.memory_blocks import MemoryBlock, expect_inside, movable_block, take_a_block
+from hugepage_qa.cases.memory_blocks import (
+    MemoryBlock,
+    expect_inside,
+    movable_block,
+    movable_block_for_a_pool,
+    need_movable_pages,
+    take_a_block,
+)
 from hugepage_qa.cases.memory_policy import bind, move_pages
 from hugepage_qa.cases.movable_kinds import movable_memory
 from hugepage_qa.cases.pinned_pages import Pin
@@ -43,7 +50,7 @@ _NEW_VALUE = 77
     f"{DOC} ZONE_MOVABLE; mm/hugetlb.c alloc_buddy_hugetlb_folio(), include/linux/hugetlb.h htlb_alloc_mask()",
 )
 def pool_in_movable_memory(live: Live) -> None:
-    block, node = movable_block(live, live.size, _ROOM)
+    block, node = movable_block_for_a_pool(live, _ROOM)
     live.reserve(_PAGES, node)
     live.overcommit(_PAGES)
     pool, surplus = (_bound(live, node, noreserve=one) for one in (False, True))
@@ -62,7 +69,7 @@ def pool_in_movable_memory(live: Live) -> None:
     nodes=2,
 )
 def moved_to_movable_memory(live: Live) -> None:
-    block, node = movable_block(live, live.size, _ROOM)
+    block, node = movable_block_for_a_pool(live, _ROOM)
     other = next(each for each in live.nodes if each != node)
     live.reserve(_PAGES, other)
     memory = live.map(_PAGES)
@@ -105,7 +112,7 @@ def _each_in_movable_memory(live: Live) -> tuple[MemoryBlock, dict[str, Memory]]
     since="6.10",
 )
 def pinned_pages_leave(live: Live) -> None:
-    block, node = movable_block(live, live.size, _ROOM)
+    block, node = movable_block_for_a_pool(live, _ROOM)
     live.reserve(_PAGES, node)
     private, shared = live.map(2), new_memfd(live).map(2)
     pins = []
@@ -153,7 +160,7 @@ def all_that_is_pinned_leaves(live: Live) -> None:
     since="6.12",
 )
 def no_buffer_of_holes(live: Live) -> None:
-    block, node = movable_block(live, live.size, _ROOM)
+    block, node = movable_block_for_a_pool(live, _ROOM)
     live.reserve(_PAGES, node)
     every = _bound(live, node, noreserve=False)
     expect_inside(live, block, "pages of the pool", every)
@@ -211,7 +218,7 @@ def _expect_to_leave(live: Live, block: MemoryBlock, memory: Memory) -> Pin:
     f"{OFFLINE}; mm/hugetlb.c dissolve_free_hugetlb_folios()",
 )
 def taken_with_pages(live: Live) -> None:
-    block, node = movable_block(live, live.size, _ROOM)
+    block, node = movable_block_for_a_pool(live, _ROOM)
     live.reserve(2 * _PAGES, node)
     private = live.map(1)
     file = new_memfd(live)
@@ -255,6 +262,8 @@ def taken_with_all(live: Live) -> None:
     OFFLINE,
 )
 def ordinary_memory_with_pages(live: Live) -> None:
+    live.need_nodes()
+    need_movable_pages(live)
     keep_struct_pages_that_nobody_counts(live)
     block = take_a_block(live)
     block.add(live)

@@ -76,7 +76,7 @@ class MachineUnderTest(Expectations):
 
     def need_nodes(self) -> None:
         """Raise CannotRun on a kernel without CONFIG_NUMA, which has neither nodes nor their interfaces."""
-        if not self.nodes:
+        if not self._before.nodes:
             raise CannotRun("this kernel has no NUMA nodes")
 
     @property

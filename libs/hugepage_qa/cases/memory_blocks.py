@@ -178,12 +178,34 @@ def take_and_make_movable(live: Live) -> MemoryBlock:
 
 
 def movable_block(live: Live, size: int, room: int) -> tuple[MemoryBlock, int]:
-    """Return a block of movable memory, and its node. Raises CannotRun where ``room`` pages of ``size`` do not fit."""
+    """Return a block of movable memory, and its node.
+
+    Raises CannotRun where ``room`` pages of ``size`` do not fit, and on a kernel without nodes.
+    """
+    live.need_nodes()
     keep_struct_pages_that_nobody_counts(live)
     block = take_and_make_movable(live)
     if block.size // size < room:
         raise CannotRun(f"a block of memory has {block.size >> 20} MiB, and no room for {room} pages")
     return block, block.node(live)
+
+
+def movable_block_for_a_pool(live: Live, room: int) -> tuple[MemoryBlock, int]:
+    """Return a block and its node as ``movable_block`` does, for pages of the pool.
+
+    Raises CannotRun also where these come from no movable memory, as ``need_movable_pages`` does.
+    """
+    need_movable_pages(live)
+    return movable_block(live, live.size, room)
+
+
+def need_movable_pages(live: Live) -> None:
+    """Raise CannotRun where pages of the pool cannot be moved (ARCH_ENABLE_HUGEPAGE_MIGRATION): s390 alone.
+
+    They come from no movable memory then (htlb_alloc_mask()), and ordinary memory is not taken with them.
+    """
+    if live.host.architecture == "s390x":
+        raise CannotRun("pages of a pool are not moved on s390")
 
 
 def expect_inside(live: Live, block: MemoryBlock, what: str, memory: Memory) -> None:

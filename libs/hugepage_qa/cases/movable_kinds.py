@@ -21,7 +21,7 @@ def movable_memory(
 ) -> Iterator[tuple[str, Memory]]:
     """Yield the name and the memory of each kind, filled, bound to ``node`` and of an actor of its own.
 
-    ``before`` it gets any the actor may do something else.
+    Each actor does first what ``before`` says.
 
     Raises Failed where it is not in pages of its kind, CannotRun on a kernel without shared memory in huge pages.
     """

@@ -7,11 +7,11 @@ from types import MappingProxyType
 from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.broken_memory import hard_offline, mended_at_the_end, need_mending
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.debugfs import split_all
+from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.demotion import demote, smaller_pool
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.kernel.memory_layout import read_free_blocks, read_zones
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
@@ -85,6 +85,7 @@ def broken_pages(live: Live) -> None:
     "so are transparent huge pages, given back whole, and base page by base page",
     f"{RULE}; mm/huge_memory.c __split_huge_page()",
     sizes=Sizes.ONCE,
+    since="5.13",  # fa6c02315f74: of a range of addresses alone
 )
 def transparent_pages(live: Live) -> None:
     allow_on_advice(live)
@@ -93,7 +94,9 @@ def transparent_pages(live: Live) -> None:
     memory = map_aligned(live, 4, size, advice=MADV_HUGEPAGE)
     memory.fill()
     need_blocks(live, memory)
-    split_all(live)
+    memory.expect_huge()
+    expect_split(live, f"{memory.actor.pid},{memory.address:#x},{memory.at(memory.pages):#x}", memory.pages)
+    live.expect("bytes mapped by huge pages after the split", 0, mapped_huge(memory))
     parts = Memory(live, memory.actor, memory.address, size // live.base_page, live.base_page)
     for page in range(0, parts.pages, 2):
         parts.advise(MADV_DONTNEED, page, 1)
@@ -124,7 +127,7 @@ def _uncounted(live: Live, expected: Mapping[str, int] = MappingProxyType({})) -
         add_up_counters(live)
         zones = read_zones(ObservedTree(live.host))
         if _on_lists(live) == lists:
-            counted = {f"node {zone.node} {zone.name}": zone.free for zone in zones}
+            counted = {f"node {zone.node} {zone.name}": zone.free - zone.unaccepted for zone in zones}
             seen.append({zone: pages - counted[zone] for zone, pages in lists.items() if pages != counted[zone]})
             if seen[-1] in ({}, expected):
                 return seen[-1]

@@ -21,7 +21,8 @@ _POWER_LINEAR_MAPPING = 0xC000_0000_0000_0000
 
 _ZONE = re.compile(r"Node (?P<node>[0-9]{1,5}), zone +(?P<name>\S+)")
 _ZONE_PAGES = re.compile(
-    r" +(?P<name>pages free|spanned|present|managed|cma|start_pfn:|count:|numa_[a-z]{1,20}) +(?P<number>[0-9]{1,20})"
+    r" +(?P<name>pages free|spanned|present|managed|cma|nr_unaccepted|start_pfn:|count:|numa_[a-z]{1,20})"
+    r" +(?P<number>[0-9]{1,20})"
 )
 _BUDDY = re.compile(_ZONE.pattern + r"(?P<counts>(?: +[0-9]{1,20})+) *")
 
@@ -43,8 +44,9 @@ class Zone:
     """One zone of a node, in base pages.
 
     ``start_pfn`` is None for a zone without memory, ``cma`` before 5.13, which does not show it. ``free`` leaves out
-    ``listed``, which processors have in lists of their own; since 5.14 huge pages, too. ``allocated`` are its counts
-    by who wanted memory where, such as numa_hit, without which a kernel has no nodes.
+    ``listed``, which processors have in lists of their own; since 5.14 huge pages, too. It has what a confidential
+    guest has not accepted yet, ``unaccepted``, which is on no free list. ``allocated`` are its counts by who wanted
+    memory where, such as numa_hit, without which a kernel has no nodes.
     """
 
     node: int
@@ -56,6 +58,7 @@ class Zone:
     start_pfn: int | None
     cma: int | None = None
     listed: int = 0
+    unaccepted: int = 0
     allocated: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -176,6 +179,7 @@ class _ZoneDraft:
             start_pfn=self.pages.get("start_pfn:") if self.pages["present"] else None,
             cma=self.pages.get("cma"),
             listed=self.pages.get("count:", 0),
+            unaccepted=self.pages.get("nr_unaccepted", 0),
             allocated={name: pages for name, pages in self.pages.items() if name.startswith("numa_")},
         )
 

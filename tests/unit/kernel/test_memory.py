@@ -44,6 +44,8 @@ Node 0, zone      DMA
         managed  3840
         cma      0
         protection: (0, 3019, 24105, 24105)
+      nr_free_cma  0
+      nr_unaccepted 1024
   pagesets
     cpu: 0
               count:    9
@@ -119,14 +121,25 @@ def test_initrd_on_powerpc_is_a_kernel_address() -> None:
 
 def test_zones() -> None:
     assert read_zones(CapturedTree({"proc/zoneinfo": ZONEINFO})) == (
-        Zone(0, "DMA", free=3840, spanned=4095, present=3998, managed=3840, start_pfn=1, cma=0, listed=14),
+        Zone(
+            0,
+            "DMA",
+            free=3840,
+            spanned=4095,
+            present=3998,
+            managed=3840,
+            start_pfn=1,
+            cma=0,
+            listed=14,
+            unaccepted=1024,
+        ),
         Zone(1, "Movable", free=0, spanned=0, present=0, managed=0, start_pfn=None),
     )
 
 
 def test_zone_without_sizes_is_named() -> None:
     text = ZONEINFO + "Node 2, zone Normal\n  pages free 5\n"
-    with pytest.raises(InputError, match=r"^/proc/zoneinfo, line 25: .*'managed', 'present', 'spanned'"):
+    with pytest.raises(InputError, match=r"^/proc/zoneinfo, line 27: .*'managed', 'present', 'spanned'"):
         read_zones(CapturedTree({"proc/zoneinfo": text}))
 
 

@@ -83,6 +83,7 @@ PR_MCE_KILL_GET = 34
 
 # include/uapi/asm-generic/signal.h, include/uapi/linux/sched.h
 SIG_BLOCK = 0
+CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
 
 # include/uapi/asm-generic/mman-common.h: of msync(2)
@@ -94,6 +95,8 @@ MS_SYNC = 4
 MS_RDONLY = 1
 MS_REMOUNT = 1 << 5
 MS_BIND = 1 << 12
+MS_REC = 1 << 14
+MS_PRIVATE = 1 << 18
 
 # include/uapi/asm-generic/fcntl.h
 O_NOATIME = 0o1000000

@@ -11,6 +11,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVE_ALL, bind, move_page, node_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
+from hugepage_qa.cases.places import end_of_addresses
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, pmd_size, room_for
 from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start_of_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
@@ -21,7 +22,7 @@ IN_PARTS = Area("numa/moved-when-in-parts", sizes=Sizes.ONCE)
 
 MOVES = "move_pages(2); mm/migrate.c do_pages_move()"
 _NEW = 0x5EED
-#: a multiple of what a table of each level of most architectures covers, far from where mmap(2) begins
+#: a multiple of what a table of each level of most architectures covers
 _BORDER_BITS = 40
 
 
@@ -61,7 +62,7 @@ def across_tables(live: Live) -> None:
     path = _file_on_a_node(live)
     actor = live.actor()
     descriptor, half = live.open(actor, path), pmd_size(live) // live.base_page // 2
-    for border in _borders(live):
+    for border in _borders(live, actor):
         for first, end in ((0, half), (half, 2 * half)):
             with live.about(f"base pages {first} to {end - 1} of a page across {border:#x}"):
                 place = border - half * live.base_page
@@ -126,12 +127,14 @@ def _parts(live: Live) -> list[tuple[int, int]]:
     return [*ends, (1, 2), (half, half + 1), (half - 1, half + 1), (half, every), (0, half)]
 
 
-def _borders(live: Live) -> Iterator[int]:
+def _borders(live: Live, actor: Actor) -> Iterator[int]:
     """Yield addresses at which tables of each level end, whatever they cover: multiples of powers of two."""
     first = pmd_size(live).bit_length() - 1
-    for bits in range(first, _BORDER_BITS):
-        yield (1 << _BORDER_BITS) + (1 << bits)
-    yield 1 << _BORDER_BITS
+    # far from where mmap(2) begins, also where addresses have 39 bits or fewer
+    highest = min(_BORDER_BITS, end_of_addresses(live, actor).bit_length() - 2)
+    for bits in range(first, highest):
+        yield (1 << highest) + (1 << bits)
+    yield 1 << highest
 
 
 def _map_part(

@@ -1,10 +1,10 @@
 """What /proc/kpageflags shows of large folios of each size, and that whoever asks for it has them split."""
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.debugfs import write_debugfs
+from hugepage_qa.cases.debugfs import open_debugfs
 from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.folio_layout import folios_of_all
-from hugepage_qa.cases.fragmentation import expect_no_shortage
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, TRANSPARENT, flags_from
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
@@ -37,7 +37,7 @@ _WRITTEN = (1, 2, 4, 16)
 
 @FLAGS.case(SPLIT.format("anonymous memory in folios of each size"), SOURCE, since="6.10")
 def anonymous_memory(live: Live) -> None:
-    let_nobody_else_act(live)
+    _let_each_fault_reclaim(live)
     for size in (*counted_sizes(live), pmd_size(live)):
         allow_only(live, size)
         _expect_shown_and_split(live, map_aligned(live, _FOLIOS, size, advice=MADV_HUGEPAGE))
@@ -45,7 +45,7 @@ def anonymous_memory(live: Live) -> None:
 
 @FLAGS.case(SPLIT.format("shared memory in folios of each size, of two base pages too,"), SOURCE, since="6.11")
 def shared_memory(live: Live) -> None:
-    let_nobody_else_act(live)
+    _let_each_fault_reclaim(live)
     knobs = {size: f"{path}/shmem_enabled" for size, path in size_directories(live.host, DIRECTORY).items()}
     knobs = {size: knob for size, knob in knobs.items() if live.host.read(knob) is not None}
     if not knobs:
@@ -73,20 +73,28 @@ def files_on_ext4(live: Live) -> None:
     _expect_written_shown(live, live.host.disk("ext4"), "ext4")
 
 
+def _let_each_fault_reclaim(live: Live) -> None:
+    """Let nobody else act, and each fault make room for the folio it wants, also that of memory without advice."""
+    let_nobody_else_act(live)
+    live.set_knob(f"{DIRECTORY}/defrag", "always")
+
+
 def _expect_shown_and_split(live: Live, memory: Memory) -> None:
     """Expect ``memory``, which gets a folio for each page, to be shown so, and to be base pages when it is split."""
-    size = memory.size
+    size, actor = memory.size, memory.actor
+    with_blocks(live, size, _FOLIOS)
     memory.fill()
     with live.about(f"folios of {size >> 10} kB"):
         found = _expect_shown(live, memory)
         if [len(folio) * live.base_page for folio in found] != [size] * _FOLIOS:
-            expect_no_shortage(live, size, _FOLIOS)
+            expect_no_node_short(live, size, _FOLIOS)
         live.expect("bytes of each folio", [size] * _FOLIOS, [len(folio) * live.base_page for folio in found])
-        where = f"{memory.actor.pid},{memory.address:#x},{memory.at(_FOLIOS):#x}"
+        where = f"{actor.pid},{memory.address:#x},{memory.at(_FOLIOS):#x}".encode()
+        split = open_debugfs(live, actor, "split_huge_pages")
 
         def left() -> int:
             # what somebody has a hold of is not split
-            write_debugfs(live, "split_huge_pages", where)
+            actor.call("write", split, where, len(where))
             # of a file nothing is mapped then
             memory.expect_filled()
             return max(map(len, folios_of_all(live, memory)))
@@ -94,7 +102,7 @@ def _expect_shown_and_split(live: Live, memory: Memory) -> None:
         live.expect("base pages of the largest folio after a split", 1, live.host.last_look(left, (1).__eq__))
         _expect_shown(live, memory)
         memory.expect_filled()
-    memory.actor.end()
+    actor.end()
 
 
 def _expect_written_shown(live: Live, directory: str, about: str) -> None:

@@ -3,7 +3,7 @@
 import errno
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -12,14 +12,14 @@ from hugepage_qa.cases.cache_counts import cached_pages
 from hugepage_qa.cases.capabilities import become_nobody
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.group_memory import file_on_a_disk
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, open_file
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.swapped import need_swap, parts_out
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
-from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_filled_file, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_PAGEOUT, MAP_FIXED, NOBODY
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
@@ -83,9 +83,8 @@ def of_a_disk(live: Live) -> None:
     since="5.10",
 )
 def of_a_tmpfs(live: Live) -> None:
-    _let_tmpfs_decide(live)
-    for huge in ("always", "never"):
-        _expect_pushed_out(live, partial(_of_a_tmpfs, huge=huge), f"huge={huge}")
+    for huge, point in _mounts(live).items():
+        _expect_pushed_out(live, partial(_of_a_tmpfs, point=point, huge=huge), f"huge={huge}")
 
 
 @OTHERS.case(
@@ -96,10 +95,10 @@ def of_a_tmpfs(live: Live) -> None:
     since="6.3",  # before, it left the copies, too
 )
 def copies_of_ones_own(live: Live) -> None:
-    _let_tmpfs_decide(live)
     size, base = pmd_size(live), live.base_page
-    for huge, (start, length) in product(("always", "never"), ((0, base), (size // 2, 9 * base), (base, size - base))):
-        file = _of_a_tmpfs(live, huge)
+    parts = (0, base), (size // 2, 9 * base), (base, size - base)
+    for (huge, point), (start, length) in product(_mounts(live).items(), parts):
+        file = _of_a_tmpfs(live, point, huge)
         again, memory = _map_as(live, file, _READERS[0], size, shared=False)
         with live.about(f"huge={huge}, {length} bytes at {start} are copies"):
             memory.fill_part(start, length)
@@ -110,7 +109,7 @@ def copies_of_ones_own(live: Live) -> None:
 
             live.host.wait_until(partial(parts_out, live, memory, [(0, memory.length)], gone))
             found = memory.smaps()
-            live.expect("Swap, Rss", (length, size - length), (found.fields["Swap"], found.rss))
+            _expect_left(live, "Swap, Rss", (length, size - length), (found.fields["Swap"], found.rss))
             memory.expect_filled()
         _end(file, again)
 
@@ -123,10 +122,9 @@ def copies_of_ones_own(live: Live) -> None:
     since="5.10",
 )
 def told_of_a_tmpfs(live: Live) -> None:
-    _let_tmpfs_decide(live)
     size = pmd_size(live)
-    for huge, reader, shared in product(("always", "never"), _READERS, (True, False)):
-        file = _of_a_tmpfs(live, huge)
+    for (huge, point), reader, shared in product(_mounts(live).items(), _READERS, (True, False)):
+        file = _of_a_tmpfs(live, point, huge)
         # the half behind it is a hole
         file.actor.call("ftruncate", file.descriptor, 2 * size)
         with live.about(f"huge={huge}, {reader.name}, shared {shared}"):
@@ -155,14 +153,19 @@ def told_of_hugetlb_pages(live: Live) -> None:
         live.expect_pool(nr=1, free=1)
 
 
-def _let_tmpfs_decide(live: Live) -> None:
+def _mounts(live: Live) -> Mapping[str, str]:
+    """Return where tmpfs are mounted that decide by themselves whether files get huge pages, by their huge=."""
     let_nobody_else_act(live)
     let_only_pmd_inherit(live)
     need_swap(live, 2 * pmd_size(live))
+    return {huge: mount_tmpfs(live, huge) for huge in ("always", "never")}
 
 
-def _of_a_tmpfs(live: Live, huge: str) -> HugeFile:
-    file, memory = map_filled_file(live, mount_tmpfs(live, huge), huge, 1)
+def _of_a_tmpfs(live: Live, point: str, huge: str) -> HugeFile:
+    """Return a file of the tmpfs at ``point``, which has ``huge``: it has no name, and is gone with its actor."""
+    file = open_file(live, point, flags=os.O_RDWR | live.host.uapi.o_tmpfile)
+    memory = map_start(live, file.actor, file.descriptor)
+    expect_shared(live, memory, huge == "always", f"huge={huge}")
     # what several have mapped is passed over
     memory.unmap()
     return file
@@ -202,9 +205,15 @@ def _expect_pushed_out(live: Live, make: Make, kind: str) -> None:
                 # others may push pages out meanwhile
                 look = partial(_left_of_what_is_read, live, memory, reader)
                 left = live.host.last_attempt(look, memory.length.__eq__)
-            live.expect("Rss", 0 if reader.may else memory.length, left)
+            _expect_left(live, "Rss", 0 if reader.may else memory.length, left)
             memory.expect_filled()
         _end(file, again)
+
+
+def _expect_left(live: Live, subject: str, expected: object, found: object) -> None:
+    """Expect this of what was pushed out. Raises Failed: each of the others would be waited for as long."""
+    if found != expected:
+        live.fail(subject, expected, found)
 
 
 def _left(live: Live, memory: Memory, reader: _Reader) -> int:

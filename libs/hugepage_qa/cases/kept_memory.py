@@ -11,13 +11,16 @@ from hugepage_qa.kernel.open_files import read_open_files, read_used_inodes
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.sizes import MIB
 
-_INODES, _FILES, _KERNEL, _NOBODY = "inodes", "open files", "memory of the kernel", "memory that nobody has"
+_INODES, _FILES, _NOBODY = "inodes", "open files", "memory that nobody has"
+_KERNEL, _TABLES = "memory of the kernel", "page tables"
 #: more than others open meanwhile, and less than would be left if it were one each time
 _MANY = 1000
 #: base pages of memory of the kernel: some hundred bytes each time
 _MUCH = 256
+#: base pages of page tables: more than those of a process, and less than one each time
+_MANY_TABLES = 32
 #: lines of /proc/meminfo
-_OF_THE_KERNEL = ("Slab", "Percpu", "VmallocUsed", "KernelStack", "PageTables")
+_OF_THE_KERNEL = ("Slab", "Percpu", "VmallocUsed", "KernelStack")
 #: what drivers of a machine that others use take meanwhile is less
 _LOST = 16 * MIB
 _SETTLED_SECONDS = 5.0
@@ -48,10 +51,11 @@ def _read(live: Live) -> Mapping[str, int]:
     if live.host.is_accounted:
         meminfo = read_meminfo(tree)
         kept[_KERNEL] = sum(meminfo.get(name, 0) for name in _OF_THE_KERNEL)
+        kept[_TABLES] = meminfo.get("PageTables", 0)
     return kept
 
 
 def _left(live: Live, before: Mapping[str, int]) -> list[str]:
-    now = _read(live)
-    most = {_INODES: _MANY, _FILES: _MANY, _NOBODY: _LOST, _KERNEL: _MUCH * live.base_page}
+    now, base = _read(live), live.base_page
+    most = {_INODES: _MANY, _FILES: _MANY, _NOBODY: _LOST, _KERNEL: _MUCH * base, _TABLES: _MANY_TABLES * base}
     return [f"{name}: {now[name] - count} more" for name, count in before.items() if now[name] - count > most[name]]

@@ -1,14 +1,13 @@
 """Who touches a page that is being moved waits until it is there, and does not fault on it over and over meanwhile."""
 
 from collections.abc import Iterator
-from itertools import cycle, islice
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.memory_policy import bind, moving
+from hugepage_qa.cases.memory_policy import bind, moving, nodes_of
 from hugepage_qa.cases.pages_of_a_node import filled_page_on, need_memory
 from hugepage_qa.cases.process_counters import faults
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
@@ -68,14 +67,24 @@ def _expect_few_faults(live: Live, memory: Memory, *, is_one_page: bool) -> None
     named = memory if is_one_page else pages
     before = faults(live, actor).minor
     actor.threads.watch(memory.address + middle, WORD, WORD, 1 + middle)
-    targets = islice(cycle(reversed(live.nodes[:2])), _MOVES)
-    left = [mover.result("move_pages", *moving(named, node, by_another=True)) for node in targets]
+    tried = list[bool]()
+
+    def move() -> int:
+        """Have all of it go to the node that it is not on, and return how often what is read has gone."""
+        node = live.nodes[1 - sum(tried) % 2]
+        mover.result("move_pages", *moving(named, node, by_another=True))
+        tried.append(nodes_of(mover, [memory.address + middle], actor.pid) == [node])
+        return sum(tried)
+
+    for _move in range(_MOVES - 1):
+        move()
+    # it is left where it is while somebody has a hold of it: on a loaded machine, nearly each time
+    times = live.host.last_look(move, bool)
     (thread,) = actor.threads.stop(0)
     live.expect("what came of reading it", Came.DONE, thread.came)
-    # of some a part is left while somebody has a hold of it
-    live.expect("whether a tenth of the moves was made", True, left.count(0) >= _MOVES // 10)
+    live.expect("whether what is read went to another node", True, times > 0)
     found = faults(live, actor).minor - before
-    live.expect("faults beyond what a move may cost", 0, max(0, found - _MOVES * _MOST_OF_A_MOVE - _OWN))
+    live.expect("faults beyond what a move may cost", 0, max(0, found - len(tried) * _MOST_OF_A_MOVE - _OWN))
     memory.expect_filled()
 
 
@@ -87,8 +96,10 @@ def _kinds(live: Live) -> Iterator[tuple[str, Memory]]:
     for shared in (False, True):
         yield f"base pages, shared {shared}", _filled(live, MADV_NOHUGEPAGE, shared=shared)
         memory = _filled(live, MADV_HUGEPAGE, shared=shared)
-        if mapped_huge(memory) != memory.length:
-            expect_no_shortage(live, memory.size, 1)
+        mapped = mapped_huge(memory)
+        if mapped != memory.length:
+            expect_no_shortage(live, memory.size, 1, live.nodes[0])
+        live.expect("bytes mapped by huge pages", memory.length, mapped)
         yield f"a huge page, shared {shared}", memory
     memory = _filled(live, MADV_HUGEPAGE)
     map_in_parts(live, memory)

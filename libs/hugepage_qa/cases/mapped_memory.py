@@ -9,7 +9,7 @@ from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
 from hugepage_qa.kernel.uapi import MLOCK_ONFAULT, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import Host, ObservedTree
 from hugepage_qa.process.actor import Actor, Fault
-from hugepage_qa.sizes import MIB
+from hugepage_qa.sizes import GIB
 from hugepage_qa.version import KernelVersion
 
 Value = TypeVar("Value")
@@ -18,8 +18,9 @@ Value = TypeVar("Value")
 WORD = 8
 #: and in gigantic pages a word of each cache line, of the first line the first one, and so on: an emulated processor
 #: takes seconds for each GiB of words, and what clears and copies pages goes by base pages (folio_zero_user() in
-#: mm/memory.c), of which the first and the last word are looked at
-_LINE, _GIGANTIC = 64, 256 * MIB
+#: mm/memory.c), of which the first and the last word are looked at. Smaller ones are looked at in parts, too
+#: (``Memory.wrong``): also those of 512 MiB, which are transparent or of the buddy allocator on arm64
+_LINE, _GIGANTIC = 64, GIB
 PAGEMAP = "/proc/self/pagemap"
 #: bits of an entry of it (Documentation/admin-guide/mm/pagemap.rst): frame, written since clear_refs was, mapped by
 #: one process alone, write-protected by userfaultfd, with a guard (since Linux 6.15), of a file or shared, in swap (its

@@ -26,9 +26,12 @@ _SEVERAL = 11
 
 
 def _files(live: Live, *names: str) -> list[tuple[str, int | None]]:
-    """Return the paths of those of ``names`` that the pool, or a node, has, and the node."""
+    """Return the paths of those of ``names`` that a node, or the pool, has, and the node.
+
+    Nodes come first: the pool need not give back on a node what came there (next_nid_to_alloc, next_nid_to_free).
+    """
     found = []
-    for node, name in product((None, *live.nodes), names):
+    for node, name in product((*live.nodes, None), names):
         directory, _slash, _name = live.pool_file(name, node=node).rpartition("/")
         if name in live.host.names(directory):
             found.append((f"{directory}/{name}", node))

@@ -74,8 +74,9 @@ def transparent_pages(live: Live) -> None:
             memory.fill()
 
             def expect_whole(memory: Memory = memory) -> None:
-                # what finds no free block is split
-                need_blocks(live, memory)
+                # what finds no free block where it goes is split
+                for node in live.nodes[:2]:
+                    need_blocks(live, memory, node)
                 live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
 
             expect_whole()

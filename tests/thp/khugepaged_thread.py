@@ -69,7 +69,7 @@ def numbers_that_are_refused(live: Live) -> None:
 )
 def rest(live: Live) -> None:
     put_to_work(live)
-    _need_anonymous_memory_alone(live)
+    _let_only_anonymous_be_huge(live)
     memory = base_pages(live)
     live.host.write(f"{DIRECTORY}/enabled", "never")
     before, huge = await_rest(live), memory.smaps().anon_huge_pages
@@ -91,10 +91,8 @@ def rest(live: Live) -> None:
 def thread_comes_and_goes(live: Live) -> None:
     _need_threads(live)
     put_to_work(live)
+    _let_only_anonymous_be_huge(live)
     pmd = f"{DIRECTORY}/{size_name(pmd_size(live))}"
-    for path in (f"{DIRECTORY}/shmem_enabled", f"{pmd}/shmem_enabled"):
-        live.set_knob_if_there(path, "never")
-    _need_anonymous_memory_alone(live)
     # so that there is something for it to do
     memory = base_pages(live)
     has_policy = has_size_policy(live)
@@ -123,9 +121,7 @@ def thread_for_shared_memory(live: Live) -> None:
     _need_threads(live)
     put_to_work(live, pmd="never")
     everywhere, of_size = (f"{path}/shmem_enabled" for path in _shared_policies(live))
-    for path in (everywhere, of_size):
-        live.set_knob(path, "never")
-    _need_anonymous_memory_alone(live)
+    _let_only_anonymous_be_huge(live)
     live.set_knob(f"{DIRECTORY}/enabled", "never")
     # so that it must leave something alone
     memory = base_pages(live)
@@ -181,11 +177,12 @@ def _need_threads(live: Live) -> None:
         raise CannotRun("threads of the kernel are not to be seen here")
 
 
-def _need_anonymous_memory_alone(live: Live) -> None:
-    """Raise CannotRun where what is no anonymous memory has khugepaged work, too."""
-    texts = [live.host.read(f"{DIRECTORY}/{name}") or "" for name in ("shmem_enabled", "hugetext_enabled")]
-    if not ("[never]" in texts[0] or "[deny]" in texts[0]) or texts[1].strip() not in ("", "0"):
-        raise CannotRun("shared memory or a mode of hugetext keeps khugepaged at work")
+def _let_only_anonymous_be_huge(live: Live) -> None:
+    """Have shared memory give khugepaged no work until the case ends. Raises CannotRun where hugetext does."""
+    for directory in (DIRECTORY, f"{DIRECTORY}/{size_name(pmd_size(live))}"):
+        live.set_knob_if_there(f"{directory}/shmem_enabled", "never")
+    if (live.host.read(f"{DIRECTORY}/hugetext_enabled") or "").strip() not in ("", "0"):
+        raise CannotRun("a mode of hugetext keeps khugepaged at work")
 
 
 class KhugepagedThread(LiveTest):

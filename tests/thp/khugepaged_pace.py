@@ -1,16 +1,18 @@
 """How much khugepaged looks at before it sleeps, for how long it does, and what wakes it."""
 
 from functools import partial
+from typing import NoReturn
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, full_scans, quicken
-from hugepage_qa.cases.khugepaged_sleep import await_sleep
+from hugepage_qa.cases.khugepaged_sleep import await_sleep, is_starved
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_sleep, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -55,14 +57,14 @@ def woken_at_once(live: Live) -> None:
 def one_at_a_time(live: Live) -> None:
     put_to_work(live)
     put_to_sleep(live)
-    memory = base_pages(live, _PAGES)
+    memory = _many_base_pages(live, _PAGES)
     with_blocks(live, memory.size, _PAGES)
     start = live.host.clock()
     live.host.write(f"{KHUGEPAGED}/scan_sleep_millisecs", str(_SLEEP_MILLISECONDS))
     live.host.wait_until(lambda: memory.smaps().anon_huge_pages >= 2 * memory.size, 60.0)
     made = memory.smaps().anon_huge_pages // memory.size
     if made < 2:
-        raise CannotRun("others have so many processes and so much advised memory that khugepaged did not come to ours")
+        _tell_why_no_more(live, memory)
     # it was woken when the number was written, and the last sleep may end now
     most = 2 + round((live.host.clock() - start) * 1000) // _SLEEP_MILLISECONDS
     live.expect(f"at most {most} huge pages of {_PAGES} were made, found {made}", True, made <= most)
@@ -92,11 +94,11 @@ def more_at_a_time(live: Live) -> None:
 def _rounds_until_all_is_made(live: Live, to_scan: int, at_least: int) -> int:
     """Return how often khugepaged, which sleeps for minutes, had to be woken until it had made all huge pages.
 
-    A round is over when it sleeps again, or has made ``at_least`` so many. Raises CannotRun where memory is too
-    fragmented, or others have so much that it does not come to ours.
+    A round is over when it sleeps again, or has made ``at_least`` so many. Raises as ``_tell_why_no_more`` does where
+    it does not come to that.
     """
     live.set_knob(f"{KHUGEPAGED}/pages_to_scan", str(to_scan))
-    memory = base_pages(live, _ALL)
+    memory = _many_base_pages(live, _ALL)
     with_blocks(live, memory.size, _ALL)
     path = f"{KHUGEPAGED}/scan_sleep_millisecs"
     minutes = (live.host.read(path) or "").strip()
@@ -114,8 +116,23 @@ def _rounds_until_all_is_made(live: Live, to_scan: int, at_least: int) -> int:
             memory.expect_filled()
             memory.actor.end()
             return rounds
-    expect_no_shortage(live, memory.size, _ALL)
-    raise CannotRun("others have so much advised memory, or keep the processors so busy, that nothing came of ours")
+    return _tell_why_no_more(live, memory)
+
+
+def _many_base_pages(live: Live, pages: int) -> Memory:
+    """Return ``base_pages``. Raises CannotRun where memory is short of them: somebody would be killed."""
+    if read_meminfo(live.host).get("MemAvailable", 0) < 2 * pages * pmd_size(live):
+        raise CannotRun(f"memory is short: no {pages} huge pages and as much again for the machine itself are free")
+    return base_pages(live, pages)
+
+
+def _tell_why_no_more(live: Live, memory: Memory) -> NoReturn:
+    """Raise CannotRun where memory is too fragmented, or others keep khugepaged from ours, and Failed otherwise."""
+    expect_no_node_short(live, memory.size, memory.pages)
+    if live.host.has_others or is_starved(live):
+        raise CannotRun("others have so much advised memory, or keep the processors so busy, that nothing came of ours")
+    made = memory.smaps().anon_huge_pages // memory.size
+    live.fail(f"huge pages that khugepaged has made of {memory.pages}", "more and more", made)
 
 
 def _has(memory: Memory, huge: int) -> bool:

@@ -12,7 +12,7 @@ from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT
 from hugepage_qa.cases.pages_in_memory import expect_second_in_memory
 from hugepage_qa.cases.swapped import swapped
 from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, need_counted_parts
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts, need_counted_parts
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
@@ -32,11 +32,11 @@ _NEW_VALUE = 77
 )
 def pages_that_are_there(live: Live) -> None:
     let_rest(live)
-    for make in (huge_pages, mapped_in_parts, base_pages, _zeroes):
+    for make in (huge_pages, mapped_in_parts, base_pages, huge_zeroes):
         memory = make(live, 3)
         for page in (0, 2):
             memory.advise(mmap.MADV_DONTNEED, page, 1)
-        with live.about(make.__name__.strip("_")):
+        with live.about(make.__name__):
             expect_second_in_memory(live, memory)
             live.expect("huge pages", memory.size * (make is huge_pages), mapped_huge(memory))
         memory.actor.end()
@@ -232,13 +232,6 @@ def soft_dirty_in_parts(live: Live) -> None:
             live.expect("the base page that was written is soft-dirty", True, count + 1 in dirty)
             live.expect("soft-dirty pages of the huge page beside it", [], [one for one in dirty if one < count])
         memory.actor.end()
-
-
-def _zeroes(live: Live, pages: int) -> Memory:
-    """Return memory that was read alone."""
-    memory = advised(live, pages)
-    memory.expect_zero(pages=pages)
-    return memory
 
 
 def _expect_flags(live: Live, entries: list[int], flags: set[int]) -> None:

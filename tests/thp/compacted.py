@@ -23,8 +23,8 @@ _KEPT = 2
 #: of what is owed; from 15 % of fragmented free memory on it has to begin, and may end at 5 % of it
 #: (fragmentation_score_wmark())
 _ENOUGH, _LEAST_SCORE = 0.25, 0.2
-#: pages that were to be moved, and runs of kswapd, while which it does nothing (__compact_finished())
-_TRIED = "compact_isolated", "pageoutrun"
+#: runs of kswapd, while which it does nothing (__compact_finished())
+_RUNS_OF_KSWAPD = "pageoutrun"
 #: it looks twice a second (HPAGE_FRAG_CHECK_INTERVAL_MSEC), and after it had no success not for half a minute
 _SECONDS = 60.0
 #: one base page of so many stays: blocks of several sizes are free between them
@@ -51,12 +51,14 @@ def by_the_daemon_of_a_node(live: Live) -> None:
             if score < _LEAST_SCORE:
                 raise CannotRun(f"memory of node {node} is fragmented to {score:.0%} alone")
             enough = fragments.after.blocks + int(fragments.owed * _ENOUGH)
+            # compact_isolated tells of the daemons of all nodes
+            frames, events = fragments.memory.frames(), read_vmstat(ObservedTree(live.host))
             live.set_knob(_PROACTIVENESS, "100")
-            events = read_vmstat(ObservedTree(live.host))
             made = live.host.last_look(partial(_blocks, live, node), enough.__le__, _SECONDS)
             since = vmstat_delta(events, read_vmstat(ObservedTree(live.host)))
+            is_moved = fragments.memory.frames() != frames
             fragments.expect_intact(live)
-            if made < enough and (live.host.has_others or any(since.get(name) for name in _TRIED)):
+            if made < enough and (live.host.has_others or is_moved or since.get(_RUNS_OF_KSWAPD)):
                 raise CannotRun("the daemon has compacted, or waits for kswapd, and there are not many more blocks")
             told = f"of {fragments.owed} that it can make there are {made}, of which {enough} are enough"
             live.expect(f"blocks made again: {told}", True, made >= enough)

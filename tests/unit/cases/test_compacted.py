@@ -1,27 +1,29 @@
-"""The daemon of a node that is not at work fails its case: free blocks, and what was moved, stay as they were."""
+"""The daemon of a node that is not at work fails its case, whatever those of others move: all there stays as it was."""
+
+from typing import Any
 
 import pytest
 from tests.unit.cases.lies import Lie, by_its_own_rule, lied_to
 from tests.unit.cases.recorded import Recorded, recorded_cases
 from tests.unit.cases.transcript import Event
 
-_KNOB, _LOOKS = "proc/sys/vm/compaction_proactiveness", ("proc/buddyinfo", "proc/vmstat")
+_KNOB, _BLOCKS, _ENTRY = "proc/sys/vm/compaction_proactiveness", "proc/buddyinfo", "call pread64 "
 
 
 def _of_idle_daemons() -> Lie:
     """Return the lie of a machine that shows the same since it was told to compact beforehand."""
-    seen: dict[str, str] = {}
+    seen: dict[str, Any] = {}
     told: list[Event] = []
 
     def lie(event: Event) -> Event:
-        path = event["arguments"][0] if event["arguments"] else ""
         if event["operation"] == "write" and event["arguments"] == [_KNOB, "100"]:
             told.append(event)
-        if event["operation"] not in ("read", "observe") or path not in _LOOKS:
+        asked = str(event["arguments"])
+        if _BLOCKS not in asked and _ENTRY not in asked:
             return event
         if not told:
-            seen[path] = event["result"]
-        return event | {"result": seen.setdefault(path, event["result"])}
+            seen[asked] = event["result"]
+        return event | {"result": seen.setdefault(asked, event["result"])}
 
     return lie
 

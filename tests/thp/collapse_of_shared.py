@@ -3,6 +3,7 @@
 import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.folio_layout import folios_of_all, layout_of
 from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, allow_absent, await_khugepaged, await_scans, quicken
 from hugepage_qa.cases.khugepaged_work import (
@@ -27,7 +28,6 @@ from hugepage_qa.cases.thp_shared_memory import (
     remount_tmpfs,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
@@ -90,19 +90,17 @@ def shared_pages_of_a_smaller_size(live: Live) -> None:
     put_to_work(live)
     let_only_pmd_inherit(live)
     allow_absent(live, 0)
-    sizes = [(size, path) for size, path in some_smaller_sizes(live) if "shmem_enabled" in live.host.names(path)]
+    sizes = [size for size, path in some_smaller_sizes(live) if "shmem_enabled" in live.host.names(path)]
     if not sizes:
         raise CannotRun("this kernel has no shared memory in huge pages of smaller sizes")
-    for size, path in sizes:
+    for size in sizes:
         for absent in (0, 1):
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
             allow_only(live, size, knob="shmem_enabled", policy="always")
             memory = map_aligned(live, 1, pmd_size(live), shared=True)
-            present, before = memory.length - absent * size, _taken(live, path)
+            present = memory.length - absent * size
             memory.fill_part(0, present)
-            if _taken(live, path) - before < present // size:
-                expect_no_shortage(live, size, present // size)
-            live.expect(f"pages of {size} bytes that were taken", present // size, _taken(live, path) - before)
+            _expect_in_pages_of(live, memory, size, present)
             allow_only(live, pmd_size(live), knob="shmem_enabled", policy="inherit")
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
             _advise(memory)
@@ -237,8 +235,13 @@ def _mapped_whole(live: Live, memory: Memory) -> int:
     return memory.smaps().shmem_pmd_mapped
 
 
-def _taken(live: Live, path: str) -> int:
-    return read_integer(live.host, f"{path}/stats/shmem_alloc") or 0
+def _expect_in_pages_of(live: Live, memory: Memory, size: int, present: int) -> None:
+    """Expect the first ``present`` bytes to be in pages of ``size``. Raises CannotRun where none were to be had."""
+    wanted = {size >> 10: [range(present // live.base_page)]}
+    found = layout_of(live, folios_of_all(live, memory, present // live.base_page))
+    if found != wanted:
+        expect_no_shortage(live, size, present // size)
+    live.expect("base pages in folios of each size in kB before", wanted, found)
 
 
 class ThpCollapseOfShared(LiveTest):

@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Callable
 
-from hugepage_qa.cases.broken_memory import expect_broken, need_memory_failure
+from hugepage_qa.cases.broken_memory import expect_broken, need_memory_failure, survive_broken_memory
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
@@ -66,6 +66,7 @@ def base_pages_that_will_break(live: Live) -> None:
 )
 def base_pages_that_broke(live: Live) -> None:
     need_memory_failure(live)
+    survive_broken_memory(live)
     for make in (unadvised_base_pages, _two_huge_pages):
         with live.about(make.__name__.strip("_").replace("_", " ")):
             memory = make(live)

@@ -37,6 +37,7 @@ _UNSPLIT = f"{ACTION}unsplit thp: "
 THE_SAME: Final = frozenset({ALREADY, f"{ACTION}already poisoned page: Failed"})
 _STATS = "memory_failure"
 _LOCKDOWN = "sys/kernel/security/lockdown"
+_RECOVERY = "proc/sys/vm/memory_failure_recovery"
 _BUSY_SECONDS, _PAUSE_SECONDS = 10.0, 0.1
 _ATTEMPTS = 5
 
@@ -49,6 +50,7 @@ def break_page(live: Live, memory: Memory, offset: int, advice: int, *, early_ki
     # an administrator may have both otherwise: it is refused then (since Linux 6.11)
     live.set_knob_if_there("proc/sys/vm/enable_soft_offline", "1")
     live.set_knob_if_there("proc/sys/vm/memory_failure_early_kill", f"{early_kill:d}")
+    survive_broken_memory(live)
     end = live.host.clock() + _BUSY_SECONDS
     try:
         while True:
@@ -65,6 +67,12 @@ def break_page(live: Live, memory: Memory, offset: int, advice: int, *, early_ki
         if error.errno == errno.EINVAL:
             need_memory_failure(live)
         raise
+
+
+def survive_broken_memory(live: Live) -> None:
+    """Have the kernel go on when memory breaks, until the case ends: where an administrator says so it panics."""
+    if (live.host.read(_RECOVERY) or "").strip() == "0":
+        live.set_knob(_RECOVERY, "1")
 
 
 def need_memory_failure(live: Live) -> None:
@@ -95,6 +103,7 @@ def soft_offline(live: Live, frame: int) -> None:
 
 def hard_offline(live: Live, frame: int) -> None:
     """Tell the kernel that a page frame is broken, whoever has it. Raises CannotRun, OSError."""
+    survive_broken_memory(live)
     _write_offline(live, _HARD_OFFLINE, frame)
 
 

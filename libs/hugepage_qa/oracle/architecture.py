@@ -187,7 +187,8 @@ MMUS: Mapping[str, Mmu] = {
         _RADIX,
         _HASH,
         replace(_RADIX, base_page=4 * KIB),
-        replace(_HASH, base_page=4 * KIB, pmd=2 * MIB, has_thp=False),
+        # H_PMD_INDEX_SIZE of hash-4k.h; a table of the level above has 512
+        replace(_HASH, base_page=4 * KIB, pmd=2 * MIB, has_thp=False, entries_above_ptes=128),
         Mmu(
             architecture="s390x",
             base_page=4 * KIB,
@@ -198,6 +199,8 @@ MMUS: Mapping[str, Mmu] = {
             slots=2,
             needs="edat1",
             cma_page=2 * GIB,
+            # _CRST_ENTRIES in arch/s390/include/asm/pgtable.h
+            entries_above_ptes=2048,
         ),
     )
 }

@@ -18,11 +18,12 @@ class HugetlbProgram(ModelledPages):
 
     def operations(self) -> Sequence[Operation]:
         """Return what may be done."""
+        of_nodes = (self._move_to_node, self._move_to_node, self._bind_to_node, self._migrate)
         return [
             *(self.write, self.write, self._read, self.give_back, self.cut_out, self._populate, self._read_in),
             *(self.protect, self.protect, self.unmap, self._map, self._move, self._move),
             *(self.fork, self.fork, self.end, self._allocate, self._shorten),
-            *(self._move_to_node, self._move_to_node, self._bind_to_node, self._migrate),
+            *(of_nodes if self.live.nodes else ()),
         ]
 
     def draw_range(self) -> range:

@@ -12,7 +12,7 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
-from hugepage_qa.cases.thp_memory import map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -84,6 +84,7 @@ class Contents:
         for memory in self._memories[:2]:
             memory.fill()
             need_blocks(live, memory)
+            live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
         self._memories[2].fill()
         self._read_the_file()
 
@@ -185,9 +186,10 @@ def _expect_reclaimed(live: Live, request: Request, asked: ControlGroup, content
 def arguments(live: Live) -> None:
     group, _above = swapping_groups(live)
     files = [f"{group.path}/{_RECLAIM}"]
-    node = f"sys/devices/system/node/node{live.nodes[0]}"
-    if "reclaim" in live.host.names(node):  # since Linux 6.17
-        files.append(f"{node}/reclaim")
+    for number in live.nodes[:1]:
+        node = f"sys/devices/system/node/node{number}"
+        if "reclaim" in live.host.names(node):  # since Linux 6.17
+            files.append(f"{node}/reclaim")
     valid = ["0", "1", "60", "100", "200", *(["max"] if live.kernel_version >= _MAX_SINCE else ())]
     for file in files:
         for given in _INVALID:

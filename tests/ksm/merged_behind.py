@@ -7,6 +7,7 @@ mm/ksm.c): holes, pages of zeroes, of a file, in swap and such as are huge lie b
 from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.merged_pages import KSM_DOC, await_merged, base_page_count, shared_frames, start_merging
@@ -96,7 +97,12 @@ def _given_back(live: Live, value: int) -> Memory:
 
 
 def _huge_pages(live: Live, value: int) -> Memory:
-    return _unequal(live, value, MADV_HUGEPAGE)
+    memory = _unequal(live, value, MADV_HUGEPAGE)
+    wanted, found = len(_PASSED_OVER) * memory.size, mapped_huge(memory)
+    if found != wanted:
+        expect_no_shortage(live, memory.size, len(_PASSED_OVER))
+    live.expect("bytes that huge pages map before", wanted, found)
+    return memory
 
 
 def _in_swap(live: Live, value: int) -> Memory:

@@ -11,6 +11,7 @@ from hugepage_qa.cases.clear_refs import (
     has_soft_dirty,
     keeps_use_when_split,
 )
+from hugepage_qa.cases.folio_layout import expect_folio
 from hugepage_qa.cases.idle_bitmap import DOC as IDLE_DOC
 from hugepage_qa.cases.idle_bitmap import IdleBitmap, let_uses_show
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
@@ -18,10 +19,11 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, SOFT_DIRTY, Memory
 from hugepage_qa.cases.memory_policy import MOVES, bind, migrate
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import map_in_parts, set_policy, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -39,26 +41,29 @@ _SOME = 0, 1, 2, -1
 
 @dataclass(frozen=True)
 class _Kind:
-    """Memory: private or shared, advised or not, mapped in parts or whole; ``size`` is that of smaller huge pages."""
+    """Memory: private or shared, advised or not, mapped in parts or whole; or in ``smaller`` pages of so many bytes."""
 
     name: str
     shared: bool = False
     advice: int = MADV_NOHUGEPAGE
     in_parts: bool = False
-    smaller: str = ""
+    smaller: int = 0
 
     def make(self, live: Live, node: int) -> Memory:
         """Return filled memory of three parts on ``node``. Raises CannotRun where it has no huge pages for it."""
         set_policy(live, "never" if self.smaller else "madvise")
         live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
         if self.smaller:
-            live.set_knob(f"{self.smaller}/enabled", "always")
+            live.set_knob(f"{DIRECTORY}/{size_name(self.smaller)}/enabled", "always")
         advice = None if self.smaller else self.advice
         memory = map_aligned(live, _PARTS, pmd_size(live), shared=self.shared, advice=advice)
         bind(memory, [node])
         memory.fill()
         if self.advice == MADV_HUGEPAGE:
             need_blocks(live, memory, node)
+            live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
+        if self.smaller:
+            expect_folio(live, memory, self.smaller, node)
         if self.in_parts:
             map_in_parts(live, memory)
         return memory
@@ -218,7 +223,7 @@ def _keeps_use(live: Live, kind: _Kind) -> bool:
 
 def _kinds(live: Live) -> list[_Kind]:
     let_only_pmd_inherit(live)
-    smaller = [_Kind(f"pages of {size >> 10} kB", smaller=path) for size, path in some_smaller_sizes(live)]
+    smaller = [_Kind(f"pages of {size >> 10} kB", smaller=size) for size, _path in some_smaller_sizes(live)]
     return [*_KINDS, *smaller]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.frames import tails_among
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, runs
@@ -31,6 +32,17 @@ def folios_of_all(live: Live, memory: Memory, pages: int | None = None) -> list[
     """
     every = memory.length // live.base_page if pages is None else pages
     return live.host.last_look(partial(folios_of, live, memory), lambda found: sum(map(len, found)) == every)
+
+
+def expect_folio(live: Live, memory: Memory, size: int, node: int | None = None) -> None:
+    """Expect filled ``memory`` to have a folio of ``size`` bytes, and no larger one.
+
+    Raises CannotRun where ``node``, or all, are too fragmented for it.
+    """
+    largest = live.base_page * max(map(len, folios_of_all(live, memory)), default=0)
+    if largest != size:
+        expect_no_shortage(live, size, 1, node)
+    live.expect("bytes of the largest folio", size, largest)
 
 
 def layout_of(live: Live, folios: Iterable[range]) -> Layout:

@@ -11,6 +11,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.endless_calls import returned
+from hugepage_qa.cases.folio_layout import expect_folio
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -27,11 +28,15 @@ from hugepage_qa.cases.thp_policy import (
     set_policy,
     some_smaller_sizes,
 )
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
 WHERE_IT_IS = Area("memory/read-where-it-is", sizes=Sizes.ONCE)
 
+#: frames of some of it, and how much of it is in huge pages
+_Where = tuple[list[int], int]
 #: who has the kernel read memory, and what does it: of the base page at a place it returns the first word
 _MakeWay = Callable[[Live, Memory], tuple[Actor, Callable[[int], int]]]
 _RULE = (
@@ -77,36 +82,53 @@ def hugetlb_page(live: Live) -> None:
     memory = live.map(1)
     memory.fill()
     for way in (_by_itself, _by_another):
-        _expect_read(live, memory, way)
+        live.expect("frames, and AnonHugePages", *_where_when_read(live, memory, way))
         live.expect_pool(nr=2, free=1)
 
 
 def _expect_thp_read(live: Live, way: _MakeWay) -> None:
     let_rest(live)
-    for memory, what in _kinds(live):
+    for make, what in _kinds(live):
+
+        def looks(make: Callable[[Live], Memory] = make) -> tuple[_Where, _Where]:
+            memory = make(live)
+            where = _where_when_read(live, memory, way)
+            memory.actor.end()
+            return where
+
         with live.about(f"{what}, {way.__name__.strip('_')}"):
-            huge = anon_huge_pages(memory)
-            _expect_read(live, memory, way)
-            live.expect("AnonHugePages", huge, anon_huge_pages(memory))
-        memory.actor.end()
+            # what others move or swap out is elsewhere; what was copied is not copied once more
+            before, after = live.host.last_attempt(looks, lambda where: where[0] == where[1])
+            live.expect("frames, and AnonHugePages", before, after)
 
 
-def _kinds(live: Live) -> Iterator[tuple[Memory, str]]:
+def _kinds(live: Live) -> Iterator[tuple[Callable[[Live], Memory], str]]:
     for make in (base_pages, huge_pages, mapped_in_parts):
-        yield make(live), make.__name__
-    for size, path in some_smaller_sizes(live):
-        set_policy(live, "madvise", pmd="never")
-        live.set_knob(f"{path}/enabled", "always")
-        memory = advised(live)
-        memory.fill()
-        live.set_knob(f"{path}/enabled", "never")
-        yield memory, f"pages of {size >> 10} kB"
+        yield make, make.__name__
+    for size, _path in some_smaller_sizes(live):
+        yield partial(_of_size, size=size), f"pages of {size >> 10} kB"
 
 
-def _expect_read(live: Live, memory: Memory, make: _MakeWay) -> None:
-    """Expect what its process may only read to be read by a way at several places, and to stay what it is."""
+def _of_size(live: Live, size: int) -> Memory:
+    """Return memory in pages of a smaller size. Raises CannotRun where memory is too fragmented for them."""
+    set_policy(live, "madvise", pmd="never")
+    policy = f"{DIRECTORY}/{size_name(size)}/enabled"
+    live.set_knob(policy, "always")
+    memory = advised(live)
+    memory.fill()
+    live.set_knob(policy, "never")
+    expect_folio(live, memory, size)
+    return memory
+
+
+def _where_when_read(live: Live, memory: Memory, make: _MakeWay) -> tuple[_Where, _Where]:
+    """Expect what its process may only read to be read by a way at several places; return where it was and is then."""
     places = 0, live.base_page, memory.size // 2, memory.size - live.base_page
-    frames = [memory.frame(place) for place in places]
+
+    def where() -> _Where:
+        return [memory.frame(place) for place in places], anon_huge_pages(memory)
+
+    before = where()
     memory.protect(mmap.PROT_READ)
     reader, read = make(live, memory)
     for place in places:
@@ -116,9 +138,10 @@ def _expect_read(live: Live, memory: Memory, make: _MakeWay) -> None:
         live.expect(f"what is read at {place}", 1 + place, found)
         address = memory.address + place
         live.expect_signal(signal.SIGSEGV, memory.actor.write, address, 9, at=address)
-    live.expect("frames", frames, [memory.frame(place) for place in places])
+    after = where()
     memory.protect(READ_WRITE)
     memory.expect_filled()
+    return before, after
 
 
 def _by_itself(live: Live, memory: Memory) -> tuple[Actor, Callable[[int], int]]:

@@ -8,6 +8,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -72,8 +73,7 @@ def _make_device(live: Live) -> str:
     """Return the name of the file of our device, which is gone after the case. Raises CannotRun, Refused."""
     if not live.host.has_modules(_MODULES):
         raise CannotRun("this kernel has no rdma_rxe, or it is not loaded")
-    found = _file_of_device(live.host)
-    if found is None:
+    if _file_of_device(live.host) is None:
         actor = live.actor()
         names = {_NAME: _DEVICE, _NETWORK_NAME: _NETWORK, _LINK_KIND: _KIND}
         try:
@@ -82,9 +82,9 @@ def _make_device(live: Live) -> str:
             if refusal.errno not in (errno.EEXIST, errno.EPERM):
                 raise
             raise CannotRun(f"{_NETWORK} cannot have a device of {_KIND}: {refusal.strerror}") from refusal
-        live.when_actors_have_ended(_remove_device, live.host)
-        live.host.wait_until(lambda: _file_of_device(live.host) is not None)
-        found = _file_of_device(live.host)
+    # also one that a run had which was killed
+    live.when_actors_have_ended(_remove_device, live.host)
+    found = live.host.last_look(partial(_file_of_device, live.host), bool)
     return found or live.fail(_VERBS, f"a file of {_DEVICE}", "none")
 
 

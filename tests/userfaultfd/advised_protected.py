@@ -9,11 +9,12 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import PRESENT, WORD, WRITE_PROTECTED, Memory, runs
-from hugepage_qa.cases.swapped import need_swap
+from hugepage_qa.cases.swapped import need_swap, parts_out
 from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import MADV_COLD, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_PAGEOUT
+from hugepage_qa.kernel.proc_tables import SWAPS
+from hugepage_qa.kernel.uapi import MADV_COLD, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -26,10 +27,9 @@ DOC = (
 SINCE = "5.13"  # bit 57 of pagemap
 _NEW_VALUE = 1 << 41
 _KINDS = huge_pages, mapped_in_parts, base_pages
-#: what takes nothing from who gives it, and what brings back what was taken
+#: what takes nothing from who gives it
 _KEEPING = {
     "MADV_COLD": MADV_COLD,
-    "MADV_WILLNEED": mmap.MADV_WILLNEED,
     "MADV_NOHUGEPAGE": MADV_NOHUGEPAGE,
     "MADV_HUGEPAGE": MADV_HUGEPAGE,
 }
@@ -44,7 +44,9 @@ _KEEPING = {
 )
 def advised_while_protected(live: Live) -> None:
     let_nobody_else_act(live)
-    for make, (name, advice) in product(_KINDS, _KEEPING.items()):
+    # what brings back what was taken; without CONFIG_SWAP that is no advice for anonymous memory
+    bringing = {} if live.host.read(SWAPS) is None else {"MADV_WILLNEED": mmap.MADV_WILLNEED}
+    for make, (name, advice) in product(_KINDS, {**_KEEPING, **bringing}.items()):
         for start, length in _parts(live):
             memory = make(live)
             huge = mapped_huge(memory)
@@ -73,7 +75,7 @@ def freed_while_protected(live: Live) -> None:
     for make, (start, length) in product(_KINDS, _parts(live)):
         memory = make(live)
         fault = _protect(memory)
-        lazily = live.host.last_look(partial(_free, memory, start, length), length.__eq__)
+        lazily = live.host.last_look(partial(_free, live, memory, start, length), length.__eq__)
         with live.about(f"{make.__name__}, {length} bytes from {start} on"):
             live.expect("LazyFree", length, lazily)
             gone = _expect_present_protected(live, memory)
@@ -99,14 +101,9 @@ def paged_out_while_protected(live: Live) -> None:
         memory = make(live)
         fault = _protect(memory)
         whole = [range(memory.length // live.base_page)]
-
-        def is_out(memory: Memory = memory, start: int = start, length: int = length) -> bool:
-            # what somebody else has a hold of is passed over
-            memory.actor.call("madvise", memory.address + start, length, MADV_PAGEOUT)
-            return sum(each.fields["Swap"] for each in memory.mappings()) >= length
-
         with live.about(f"{make.__name__}, {length} bytes from {start} on"):
-            live.expect("whether it is in swap", True, live.host.last_look(is_out, bool))
+            is_out = live.host.last_look(partial(_page_out, live, memory, start, length), bool)
+            live.expect("whether it is in swap", True, is_out)
             live.expect("runs of protected base pages", whole, runs({*protected_pages(memory)}))
             _expect_writes_told(live, memory, *_ends(start, length))
             memory.expect_filled()
@@ -132,10 +129,21 @@ def _protect(memory: Memory) -> Userfault:
     return fault
 
 
-def _free(memory: Memory, start: int, length: int) -> int:
-    """Give MADV_FREE, which passes over what somebody else has a hold of, and return how much is marked."""
+def _free(live: Live, memory: Memory, start: int, length: int) -> int:
+    """Give MADV_FREE, and return how much is marked; where that is not all, it is to be given again (free_lazily())."""
     memory.actor.call("madvise", memory.address + start, length, mmap.MADV_FREE)
-    return _lazily_free(memory)
+    marked = _lazily_free(memory)
+    if marked != length:
+        live.compact()
+    return marked
+
+
+def _page_out(live: Live, memory: Memory, start: int, length: int) -> bool:
+    return parts_out(live, memory, [(start, length)], lambda: _in_swap(memory) >= length)
+
+
+def _in_swap(memory: Memory) -> int:
+    return sum(each.fields["Swap"] for each in memory.mappings())
 
 
 def _lazily_free(memory: Memory) -> int:

@@ -1,7 +1,6 @@
 """Control groups that were removed: the kernel forgets each when all that it was charged for has gone."""
 
 import mmap
-import os
 from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -16,7 +15,7 @@ from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
-from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start, nameless_file
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_KEEP_SIZE,
     FALLOC_FL_PUNCH_HOLE,
@@ -182,7 +181,7 @@ def _of_a_tmpfs_with_a_hole(live: Live, group: ControlGroup) -> Memory:
 def _file_in(live: Live, group: ControlGroup) -> tuple[Memory, int]:
     """Return huge pages of a file without a name on a tmpfs that a process in ``group`` has filled, and the file."""
     actor = actor_in(live, group)
-    file = live.open(actor, mount_tmpfs(live, "always"), os.O_RDWR | live.host.uapi.o_tmpfile)
+    file = nameless_file(live, actor, "always")
     memory = map_start(live, actor, file, _PAGES)
     expect_shared(live, memory, True, "huge=always")
     return memory, file

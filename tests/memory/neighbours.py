@@ -2,7 +2,6 @@
 
 import errno
 import mmap
-import os
 from collections.abc import Iterator
 from itertools import combinations, product
 
@@ -17,7 +16,7 @@ from hugepage_qa.cases.places import (
     take_addresses,
     take_all_addresses,
 )
-from hugepage_qa.cases.thp_shared_memory import map_file, map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import map_file, map_start, nameless_file
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_NONE
 from hugepage_qa.machine.host import ObservedTree
@@ -227,7 +226,7 @@ def protected_pages_of_a_pool(live: Live) -> None:
 )
 def protected_pages_of_a_tmpfs(live: Live) -> None:
     actor = live.actor()
-    file = live.open(actor, mount_tmpfs(live, "always"), os.O_RDWR | live.host.uapi.o_tmpfile)
+    file = nameless_file(live, actor, "always")
     whole = map_start(live, actor, file, _PAGES)
     whole.fill()
     place = map_file(live, actor, file, _PAGES).address

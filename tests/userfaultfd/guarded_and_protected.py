@@ -12,7 +12,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import GUARDED, WORD, Memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
-from hugepage_qa.cases.thp_shared_memory import expect_shared, map_file, map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import expect_shared, map_file, map_start, nameless_file
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.oracle.known_issues import Quirk
@@ -76,12 +76,12 @@ def _shared_base_pages(live: Live) -> Memory:
 
 def _untouched_file(live: Live) -> Memory:
     actor = live.actor()
-    return map_start(live, actor, live.open(actor, f"{mount_tmpfs(live, 'never')}/file"), _PAGES)
+    return map_start(live, actor, nameless_file(live, actor, "never"), _PAGES)
 
 
 def _private_of_a_file(live: Live) -> Memory:
     actor = live.actor()
-    descriptor = live.open(actor, f"{mount_tmpfs(live, 'never')}/file")
+    descriptor = nameless_file(live, actor, "never")
     map_start(live, actor, descriptor, _PAGES).fill(_OF_THE_FILE)
     memory = map_file(live, actor, descriptor, _PAGES, shared=False)
     memory.fill(_OWN)
@@ -90,7 +90,7 @@ def _private_of_a_file(live: Live) -> Memory:
 
 def _of_a_file(live: Live, huge: str) -> Memory:
     actor = live.actor()
-    memory = map_start(live, actor, live.open(actor, f"{mount_tmpfs(live, huge)}/file"), _PAGES)
+    memory = map_start(live, actor, nameless_file(live, actor, huge), _PAGES)
     expect_shared(live, memory, huge == "always", f"huge={huge}")
     memory.fill(_OF_THE_FILE)
     return memory

@@ -1,6 +1,5 @@
 """Memory of each kind that the kernel may move: anonymous memory and files of a tmpfs, in huge pages and base pages."""
 
-import os
 from collections.abc import Callable, Iterator
 
 from hugepage_qa.cases.live import Live
@@ -8,7 +7,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import Mode, set_policy
 from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.cases.thp_policy import set_policy as set_thp_policy
-from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_start, nameless_file
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.process.actor import Actor
 
@@ -50,21 +49,16 @@ def _anonymous_base_pages(live: Live, actor: Actor) -> Memory:
 
 
 def _huge_pages_of_a_file(live: Live, actor: Actor) -> Memory:
-    memory = map_start(live, actor, _file(live, actor, "always"), _PAGES)
+    memory = map_start(live, actor, nameless_file(live, actor, "always"), _PAGES)
     memory.fill()
     live.expect("ShmemPmdMapped", memory.length, memory.smaps().shmem_pmd_mapped)
     return memory
 
 
 def _base_pages_of_a_file(live: Live, actor: Actor) -> Memory:
-    memory = map_start(live, actor, _file(live, actor, "never"), 1)
+    memory = map_start(live, actor, nameless_file(live, actor, "never"), 1)
     memory.fill()
     return memory
-
-
-def _file(live: Live, actor: Actor, huge: str) -> int:
-    """Return a file of a tmpfs that has no name, and is gone with its actor."""
-    return live.open(actor, mount_tmpfs(live, huge), os.O_RDWR | live.host.uapi.o_tmpfile)
 
 
 _KINDS: tuple[Callable[[Live, Actor], Memory], ...] = (

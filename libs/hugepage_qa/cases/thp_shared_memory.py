@@ -110,6 +110,11 @@ def mount_tmpfs(live: Live, huge: str) -> str:
     return live.mount_other(f"huge={huge},mode=0700", "tmpfs")
 
 
+def nameless_file(live: Live, actor: Actor, huge: str) -> int:
+    """Open a file without a name on a new tmpfs with option huge=: it is gone with its actor. Raises Refused."""
+    return live.open(actor, mount_tmpfs(live, huge), os.O_RDWR | live.host.uapi.o_tmpfile)
+
+
 def remount_tmpfs(actor: Actor, point: str, options: str) -> None:
     """Give the tmpfs at ``point`` other options (mount(2) MS_REMOUNT). Raises Refused."""
     actor.call("mount", "none", point, "tmpfs", MS_REMOUNT, options)

@@ -3,6 +3,7 @@
 So is who tracks what the kernel may write without a fault: memory that is pinned.
 """
 
+import errno
 import mmap
 from collections.abc import Callable
 from functools import partial
@@ -36,8 +37,10 @@ from hugepage_qa.kernel.uapi import (
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
 )
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Refused
 
 KEPT_SOFT_DIRTY = Area("thp/kept-soft-dirty", sizes=Sizes.ONCE)
 
@@ -88,9 +91,7 @@ def moved_with_all_beside(live: Live) -> None:
     left, all_of_them = dict[str, list[range]](), dict[str, list[range]]()
     for advice in (MADV_HUGEPAGE, MADV_NOHUGEPAGE):
         actor = live.actor()
-        start = room_for(actor, 4, table)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | live.host.uapi.map_noreserve | MAP_FIXED
-        actor.mmap(table, READ_WRITE, flags, address=start)
+        start = _map_noreserve(live, actor, table)
         actor.call("madvise", start, table, advice)
         memory = Memory(live, actor, start, 2, size)
         need_soft_dirty(live, memory)
@@ -285,6 +286,17 @@ def _moved_to(live: Live, memory: Memory, offset: int, length: int, to: int) -> 
     live.expect("where it is", to, memory.actor.call("mremap", start, length, length, flags, to))
     size = min(length, memory.size // 2)
     return Memory(live, memory.actor, to, length // size, size)
+
+
+def _map_noreserve(live: Live, actor: Actor, length: int) -> int:
+    """Map memory at a multiple of its length, with room for twice as much behind it. Raises CannotRun without room."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | live.host.uapi.map_noreserve | MAP_FIXED
+    try:
+        return actor.mmap(length, READ_WRITE, flags, address=room_for(actor, 4, length))
+    except Refused as refusal:
+        if refusal.errno != errno.ENOMEM:
+            raise
+        raise CannotRun(f"no room for {length >> 20} MiB, of addresses or with vm.overcommit_memory=2") from refusal
 
 
 def _not_soft_dirty(there: Memory) -> list[range]:

@@ -19,6 +19,7 @@ from hugepage_qa.kernel.uapi import MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor_threads import Came
 
 ZSWAP_MAKES_ROOM = Area("swap/zswap-makes-room", sizes=Sizes.ONCE)
 
@@ -92,7 +93,8 @@ def _bring_back_early(live: Live, memory: Memory, before: int) -> None:
         memory.expect_filled()
         if read_counters(live)["Zswapped"] > before:
             break
-    memory.actor.threads.stop(0)
+    (looks,) = memory.actor.threads.stop(0)
+    live.expect("what came of looks at it meanwhile", Came.DONE, looks.came)
     memory.expect_filled()
     if read_counters(live)["Zswapped"] <= before:
         raise CannotRun(f"no page came back while zswap took it, in {_TRIES} tries")

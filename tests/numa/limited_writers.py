@@ -1,15 +1,16 @@
 """Who writes nr_hugepages: the nodes of its memory policy and of its cpuset are those whose pools grow and shrink."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.memory_policy import Mode, modes_of_several_nodes, run_on, set_policy
+from hugepage_qa.cases.memory_policy import Mode, modes_of_several_nodes, run_on_node, set_policy
 from hugepage_qa.cases.pages_of_a_node import cpuset_of, expect_free_pages_on, require_room, reserve_on_all
 from hugepage_qa.cases.pool_writer import POLICY, nr_with_policy, persistent_pages, write_number
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -25,10 +26,17 @@ _SYSCTL, _SYSCTL_WITH_POLICY = "proc/sys/vm/nr_hugepages", "proc/sys/vm/nr_hugep
 )
 def a_bound_writer_changes_its_node_alone(live: Live) -> None:
     policy = nr_with_policy(live)
-    require_room(live, 2)
+    _require_room(live, 2)
     base = persistent_pages(live)
     for node in live.nodes:
         _expect_changed_alone(live, policy, base, node)
+
+
+def _require_room(live: Live, pages: int) -> None:
+    """Make sure that each node has room for ``pages`` pages, and gives it again. Raises as ``require_room`` does."""
+    if live.is_gigantic and live.host.has_others:
+        raise CannotRun("others may take the range of memory that a gigantic page has just given back")
+    require_room(live, pages)
 
 
 def _expect_changed_alone(live: Live, path: str, base: int, node: int) -> Actor:
@@ -48,7 +56,7 @@ def _expect_changed_alone(live: Live, path: str, base: int, node: int) -> Actor:
     nodes=2,
 )
 def a_bound_writer_of_the_sysctl(live: Live) -> None:
-    require_room(live, 2)
+    _require_room(live, 2)
     base, nodes = persistent_pages(live), live.nodes
     for node in nodes:
         actor = _expect_changed_alone(live, _SYSCTL_WITH_POLICY, base, node)
@@ -70,7 +78,7 @@ def _expect_no_policy(live: Live, actor: Actor, path: str, base: int) -> None:
 )
 def an_interleaving_writer_spreads_pages(live: Live) -> None:
     policy = nr_with_policy(live)
-    require_room(live, 2)
+    _require_room(live, 2)
     base, nodes = persistent_pages(live), live.nodes
     actor = live.actor()
     set_policy(actor, Mode.INTERLEAVE, nodes)
@@ -89,13 +97,13 @@ def an_interleaving_writer_spreads_pages(live: Live) -> None:
 )
 def a_local_writer_changes_its_own_node(live: Live) -> None:
     policy = nr_with_policy(live)
-    require_room(live, 2)
+    _require_room(live, 2)
     base, nodes = persistent_pages(live), read_nodes(live.host)
     for node in live.nodes:
         if not nodes.each[node].cpus:
             continue
         actor = live.actor()
-        run_on(actor, nodes.each[node].cpus)
+        run_on_node(actor, node, nodes.each[node].cpus)
         set_policy(actor, Mode.LOCAL, [])
         for pages in (2, 0):
             write_number(actor, policy, base + pages)
@@ -117,13 +125,14 @@ def policies_of_every_mode(live: Live) -> None:
     paths = [nr_with_policy(live), *([_SYSCTL_WITH_POLICY] if live.is_default else [])]
     require_room(live, 3)
     base, nodes = persistent_pages(live), live.nodes
-    for path, (mode, given, processors, wanted) in product(paths, list(_policies(live))):
+    for path, (mode, given, near, wanted) in product(paths, list(_policies(live))):
         reserve_on_all(live, 1)
         actor = live.actor()
-        if processors:
-            run_on(actor, processors)
+        if near is not None:
+            run_on_node(actor, near, read_nodes(live.host).each[near].cpus)
         set_policy(actor, mode, given)
-        with live.about(f"{path}, {mode.name} of {given}, on the processors {processors or 'of all nodes'}"):
+        place = "all nodes" if near is None else f"node {near}"
+        with live.about(f"{path}, {mode.name} of {given}, on processors of {place}"):
             # from one page on each node: two pages more for one node are no mere chance, nodes take turns
             for each in (3, 1, 0):
                 count = len(nodes) + (each - 1) * len(wanted)
@@ -135,17 +144,17 @@ def policies_of_every_mode(live: Live) -> None:
         actor.end()
 
 
-def _policies(live: Live) -> Iterator[tuple[Mode, Sequence[int], Collection[int], Sequence[int]]]:
-    """Yield modes, the nodes that each is given, the processors of who writes, none for all, and the nodes it means."""
+def _policies(live: Live) -> Iterator[tuple[Mode, Sequence[int], int | None, Sequence[int]]]:
+    """Yield modes, the nodes that each is given, the one that who writes runs on, None for any, and those it means."""
     nodes, each = live.nodes, read_nodes(live.host).each
     for given in dict.fromkeys((*((node,) for node in nodes), nodes[1:], nodes)):
         for mode in modes_of_several_nodes(live.kernel_version):
-            yield mode, given, (), given
-        yield Mode.PREFERRED, given, (), given[:1]
+            yield mode, given, None, given
+        yield Mode.PREFERRED, given, None, given[:1]
     for node, mode in product(nodes, (Mode.LOCAL, Mode.PREFERRED)):
         if each[node].cpus:
-            yield mode, (), each[node].cpus, (node,)
-    yield Mode.DEFAULT, (), (), nodes
+            yield mode, (), node, (node,)
+    yield Mode.DEFAULT, (), None, nodes
 
 
 @WRITERS.case(
@@ -155,7 +164,7 @@ def _policies(live: Live) -> Iterator[tuple[Mode, Sequence[int], Collection[int]
 )
 def a_cpuset_limits_the_policy_of_a_writer(live: Live) -> None:
     policy = nr_with_policy(live)
-    require_room(live, 2)
+    _require_room(live, 2)
     here = live.nodes[-1]
     actor = live.actor()
     set_policy(actor, Mode.INTERLEAVE, live.nodes)
@@ -186,13 +195,14 @@ def a_cpuset_limits_a_writer_without_a_policy(live: Live) -> None:
             with live.about(f"{path}, in a cpuset of node {here}"):
                 write_number(actor, path, persistent_pages(live) + pages)
                 expect_free_pages_on(live, here, pages)
-                live.set_nr(0)
+                # that of all nodes takes free pages of others, too, which were there before
+                live.set_nr(0, here)
         for node in live.nodes:
             path = live.pool_file("nr_hugepages", node=node)
             with live.about(f"{path}, in a cpuset of node {here}"):
                 write_number(actor, path, (read_integer(live.host, path) or 0) + pages)
                 expect_free_pages_on(live, here, pages if node == here else 0)
-                live.set_nr(0)
+                live.set_nr(0, here)
         actor.end()
         group.remove()
         live.set_nr(pages)

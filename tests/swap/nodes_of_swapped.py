@@ -10,7 +10,7 @@ from hugepage_qa.cases.group_memory import actor_in, leave_memory
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
-from hugepage_qa.cases.memory_policy import Mode, bind, run_on, set_policy
+from hugepage_qa.cases.memory_policy import Mode, bind, run_on_node, set_policy
 from hugepage_qa.cases.swapped import need_swap
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
@@ -63,7 +63,7 @@ def from_the_node_of_the_policy(live: Live) -> None:
     for shared, policy in product((False, True), (_OF_MAPPING, _OF_PROCESS)):
         with live.about(f"shared {shared}, policy of {policy}"):
             actor = live.actor()
-            run_on(actor, processors)
+            run_on_node(actor, near, processors)
             group.add(actor)
             set_policy(actor, Mode.BIND, [near])
             memory = map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor, advice=MADV_HUGEPAGE)

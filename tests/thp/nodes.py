@@ -321,7 +321,7 @@ def _from_each_node(live: Live, act: Callable[[int, Actor], None]) -> None:
     for node, near in product(both, (each for each in both if of_machine.each[each].cpus)):
         compact_if_short(live, pmd_size(live), 2 * _PAGES)
         actor = live.actor()
-        memory_policy.run_on(actor, of_machine.each[near].cpus)
+        memory_policy.run_on_node(actor, near, of_machine.each[near].cpus)
         with live.about(f"processor on node {near}"):
             act(node, actor)
         actor.end()

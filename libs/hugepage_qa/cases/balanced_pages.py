@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import Mode, node_of, run_on, set_policy
+from hugepage_qa.cases.memory_policy import Mode, node_of, run_on_node, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
 from hugepage_qa.cases.thp_nodes import filled_on
@@ -125,7 +125,7 @@ def far_memory(live: Live, pages: int) -> tuple[Memory, int, int]:
     allow_on_advice(live)
     live.set_knob(_BALANCING, "0")
     actor = live.actor()
-    run_on(actor, nodes.each[near].cpus)
+    run_on_node(actor, near, nodes.each[near].cpus)
     memory = filled_on(live, actor, node, pages)
     memory.expect_huge(about="before")
     # what a policy binds is not balanced (vma_policy_mof() in mm/mempolicy.c)

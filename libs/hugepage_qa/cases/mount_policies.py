@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import Mode, nodes_of, policy_of, run_on
+from hugepage_qa.cases.memory_policy import Mode, nodes_of, policy_of, run_on_node
 from hugepage_qa.cases.pages_of_a_node import missing_node
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, map_start
 from hugepage_qa.kernel.nodes import parse_list, read_nodes
@@ -81,7 +81,7 @@ def expect_mount_policy(live: Live, point: str, row: MountPolicy, near: int) -> 
     """Expect the tmpfs at ``point`` to show ``row``, and a file that a processor of node ``near`` fills to obey it."""
     shown = shown_policy(live, point)
     actor = live.actor()
-    run_on(actor, read_nodes(live.host).each[near].cpus)
+    run_on_node(actor, near, read_nodes(live.host).each[near].cpus)
     memory = file_without_name(live, actor, point)
     live.expect("mpol= in /proc/mounts, policy of a file", (row.shown, row.told), (shown, policy_of(memory)))
     memory.fill()

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
@@ -52,7 +52,7 @@ def hugetlb_page(live: Live) -> None:
     since="6.7",
 )
 def base_page(live: Live) -> None:
-    let_rest(live)
+    let_nobody_else_act(live)
     set_policy(live, "madvise")
     for shared, feature in ((False, Feature(0)), (True, Feature.WP_HUGETLBFS_SHMEM)):
         with live.about(f"shared {shared}"):

@@ -1,6 +1,7 @@
 """What MADV_COLLAPSE tells of private mappings of files: that it is done if, and only if, all is mapped as a whole."""
 
 import errno
+import os
 from collections.abc import Sequence
 from itertools import product
 
@@ -33,12 +34,12 @@ _COPY = 1 << 41
     since=SINCE,
 )
 def private_copies(live: Live) -> None:
-    every = _prepare(live)
+    point, every = _prepare(live)
     copies = ((), (0,), (1,), (every // 2,), (every - 1,), (0, every - 1), tuple(range(every)))
-    for has_name, read, copied in product((True, False), (False, True), copies):
-        file = _file_in_huge_pages(live, has_name)
+    for mounted, read, copied in product((point, None), (False, True), copies):
+        file = _file_in_huge_pages(live, mounted)
         with live.about(
-            f"a file with a name {has_name}, read before {read}, copies of {len(copied)} from {copied[:1]}"
+            f"a tmpfs that is mounted {bool(mounted)}, read before {read}, copies of {len(copied)} from {copied[:1]}"
         ):
             memory = map_file(live, *file, 1, shared=False)
             _copy(live, memory, copied)
@@ -67,9 +68,9 @@ def private_copies(live: Live) -> None:
     since=SINCE,
 )
 def one_of_several(live: Live) -> None:
-    every = _prepare(live)
+    point, every = _prepare(live)
     for with_copies, place in product(((0,), (1,), (2,), (0, 2), (0, 1, 2)), (0, every // 2, every - 1)):
-        actor, descriptor = _file_in_huge_pages(live, has_name=True)
+        actor, descriptor = _file_in_huge_pages(live, point)
         with live.about(f"copies of base page {place} of the pages {with_copies}"):
             memory = map_file(live, actor, descriptor, _PAGES, shared=False)
             copied = [page * every + place for page in with_copies]
@@ -92,19 +93,26 @@ def one_of_several(live: Live) -> None:
         actor.end()
 
 
-def _prepare(live: Live) -> int:
-    """Have files get huge pages, and nobody else make them; return how many base pages each has. Raises CannotRun."""
+def _prepare(live: Live) -> tuple[str, int]:
+    """Have files get huge pages, and nobody else make them. Raises CannotRun.
+
+    Returns where a tmpfs with them is mounted, and how many base pages each has.
+    """
     let_nobody_else_act(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
-    return pmd_size(live) // live.base_page
+    return mount_tmpfs(live, "always"), pmd_size(live) // live.base_page
 
 
-def _file_in_huge_pages(live: Live, has_name: bool) -> tuple[Actor, int]:
-    """Return a new actor, and the descriptor of a file, filled, that is in huge pages. Raises CannotRun."""
+def _file_in_huge_pages(live: Live, mounted: str | None) -> tuple[Actor, int]:
+    """Return a new actor, and the descriptor of a file, filled, that is in huge pages. Raises CannotRun.
+
+    It is one of the tmpfs that is ``mounted`` there, or of that of the kernel, and gone with its actor.
+    """
     actor = live.actor()
-    descriptor = (
-        live.open(actor, f"{mount_tmpfs(live, 'always')}/file") if has_name else actor.call("memfd_create", "file", 0)
-    )
+    if mounted:
+        descriptor = live.open(actor, mounted, os.O_RDWR | live.host.uapi.o_tmpfile)
+    else:
+        descriptor = actor.call("memfd_create", "file", 0)
     memory = map_start(live, actor, descriptor, _PAGES)
     expect_shared(live, memory, True, "huge=always")
     memory.unmap()

@@ -78,7 +78,7 @@ def collapsed_for_another_mapping(live: Live) -> None:
     size = pmd_size(live)
     for by_child, closed in product((False, True), (size, live.base_page)):
         actor = live.actor()
-        file = live.open(actor, f"{mount_tmpfs(live, 'never')}/file", os.O_RDWR | os.O_CREAT)
+        file = live.open(actor, mount_tmpfs(live, "never"), os.O_RDWR | live.host.uapi.o_tmpfile)
         memory, other = fill(map_start(live, actor, file)), map_start(live, actor, file)
         if by_child:
             other = other.seen_by(actor.fork())
@@ -182,7 +182,7 @@ def private_mapping(live: Live) -> None:
     size = pmd_size(live)
     for huge in ("never", "always"):
         actor = live.actor()
-        file = live.open(actor, f"{mount_tmpfs(live, huge)}/file", os.O_RDWR | os.O_CREAT)
+        file = live.open(actor, mount_tmpfs(live, huge), os.O_RDWR | live.host.uapi.o_tmpfile)
         shared = fill(map_start(live, actor, file, 2))
         # what is mapped whole is unmapped when it is closed (closing-unmaps-shared)
         address = room_for(actor, 3, size) + live.base_page

@@ -2,22 +2,23 @@
 
 import errno
 import mmap
+import os
 from collections.abc import Callable
 from enum import Enum
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.group_memory import file_on_a_disk
-from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import free_lazily, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import (
+    expect_shared,
     let_only_pmd_inherit,
     map_file,
-    map_filled_file,
+    map_start,
     mount_tmpfs,
     shared_base_pages,
     shared_huge_pages,
@@ -107,14 +108,19 @@ def up_to_what_is_shared(live: Live) -> None:
             memory.actor.mmap(length, READ_WRITE, kind | MAP_FIXED, descriptor, address=other)
             memory.actor.fill(other, length, memory.step, 1 + other - memory.address)
 
-            def freed(memory: Memory = memory) -> int:
-                # what somebody else has a hold of is passed over
+            wanted = 2 * size - length
+
+            def freed(memory: Memory = memory, wanted: int = wanted) -> int:
                 live.expect_errno(errno.EINVAL, memory.advise, mmap.MADV_FREE)
-                return memory.smaps().fields["LazyFree"]
+                found = memory.smaps().fields["LazyFree"]
+                if found != wanted:
+                    # some was passed over, as ``free_lazily`` tells, or is gone already
+                    live.compact()
+                    memory.fill_part(0, wanted)
+                return found
 
             about = "shared" if kind == mmap.MAP_SHARED else "private"
             with live.about(f"{make.__name__}, {length} bytes of a {about} mapping of a file"):
-                wanted = 2 * size - length
                 live.expect("LazyFree before it", wanted, live.host.last_look(freed, wanted.__eq__))
                 behind = memory.smaps(2)
                 live.expect("LazyFree behind it", 0, behind.fields["LazyFree"])
@@ -147,8 +153,13 @@ def _expect_as_in_table(live: Live, memory: Memory, kind: Kind, huge: int) -> No
     memory.actor.end()
 
 
-def _file(live: Live, huge: str) -> tuple[HugeFile, Memory]:
-    return map_filled_file(live, mount_tmpfs(live, huge), huge, 1)
+def _file(live: Live, huge: str) -> tuple[int, Memory]:
+    """Return the descriptor and the memory of a filled file of a tmpfs that is gone with its actor."""
+    actor = live.actor()
+    file = live.open(actor, mount_tmpfs(live, huge), os.O_RDWR | live.host.uapi.o_tmpfile)
+    memory = map_start(live, actor, file)
+    expect_shared(live, memory, huge == "always", f"huge={huge}")
+    return file, memory
 
 
 def _file_in_huge_pages(live: Live) -> Memory:
@@ -161,8 +172,8 @@ def _file_in_base_pages(live: Live) -> Memory:
 
 def _seen(live: Live, huge: str) -> Memory:
     """Return a private mapping of a file that was filled through another one, and was read."""
-    file, _shared = _file(live, huge)
-    memory = map_file(live, file.actor, file.descriptor, 1, shared=False)
+    file, filled = _file(live, huge)
+    memory = map_file(live, filled.actor, file, 1, shared=False)
     memory.expect_filled()
     return memory
 

@@ -64,6 +64,8 @@ def _rows(live: Live) -> Iterator[tuple[Memory, list[int]]]:
     put_to_work(live)
     let_rest(live)
     let_only_pmd_inherit(live)
+    # otherwise memory of nodes that are far apart is left as it is (collapse_scan_abort() in mm/khugepaged.c)
+    live.set_knob_if_there("proc/sys/vm/zone_reclaim_mode", "0")
     for shared in (False, True):
         for others in _OF_THE_OTHER:
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")

@@ -55,7 +55,7 @@ def huge_pages_not_dirty(live: Live) -> Memory:
     return memory
 
 
-def _pages_moved(live: Live) -> int:
+def pages_moved(live: Live) -> int:
     """Return how many base pages were moved since the boot, whoever has them: those that are dirty are soft-dirty then.
 
     remove_migration_pte() of mm/migrate.c; pte_mkdirty() of x86 and others.
@@ -69,9 +69,9 @@ def while_nothing_moves(live: Live, attempt: Callable[[], tuple[Made, bool]]) ->
     Raises CannotRun where compaction moves pages again and again, which are soft-dirty then: they are dirty.
     """
     for _attempt in range(_ATTEMPTS):
-        moved = _pages_moved(live)
+        moved = pages_moved(live)
         made, is_right = attempt()
-        if is_right or _pages_moved(live) == moved:
+        if is_right or pages_moved(live) == moved:
             return made
     raise CannotRun("compaction moves base pages again and again, which are soft-dirty then: they are dirty")
 

@@ -75,6 +75,7 @@ def _private_memory(live: Live) -> dict[str, Memory]:
     for one in (parts, holes):
         one.fill()
         need_blocks(live, one)
+        one.expect_huge()
     map_in_parts(live, parts)
     holes.advise(MADV_DONTNEED, 1, 1)
     actor.call("madvise", holes.at(2) + live.base_page, live.base_page, MADV_DONTNEED)

@@ -122,7 +122,8 @@ def switched(live: Live) -> None:
             fault = close(memory, waits=True)
             expect_told(live, memory, fault, 0, live.size, writes=False)
             begin_access(memory, live.size, writes=False)
-            live.host.wait_until(partial(_are_waiting, live, fault))
+            waiting = live.host.last_look(partial(fault.waiting, live), (1, 2).__eq__)
+            live.expect("threads that are not told of yet, and all that wait", (1, 2), waiting)
             fault.set_mode(Feature.RWP_ASYNC, 0)
             came = [done.came for done in memory.actor.threads.stop(0)]
             if came != 2 * [Came.DONE]:
@@ -211,11 +212,6 @@ def _expect_there(live: Live, memory: Memory, pages: int) -> None:
     of_mapping = (mapping.private_hugetlb or 0) + (mapping.shared_hugetlb or 0)
     live.expect("Private_Hugetlb and Shared_Hugetlb", pages * live.size, of_mapping)
     live.expect("HugetlbPages", pages * live.size, process_status(live, memory.actor).hugetlb_pages)
-
-
-def _are_waiting(live: Live, fault: Userfault) -> bool:
-    """Tell whether two threads wait, of one of which the program was told."""
-    return fault.waiting(live) == (1, 2)
 
 
 def _new_and_filled(live: Live, shared: bool) -> Memory:

@@ -137,9 +137,15 @@ def _swap_off(host: Host, device: str) -> None:
 
 
 def swap_out(live: Live, memory: Memory, length: int) -> None:
-    """Swap the first ``length`` bytes of ``memory`` out, and expect smaps to say so."""
+    """Swap the first ``length`` bytes of ``memory`` out, and expect smaps to say so.
+
+    Raises CannotRun where others have taken the room for it.
+    """
     live.host.wait_until(partial(parts_out, live, memory, [(0, length)], lambda: swapped(memory) == length))
-    live.expect("memory in swap", length, swapped(memory))
+    found = swapped(memory)
+    if found < length and live.host.has_others and read_meminfo(live.host)["SwapFree"] < length - found:
+        raise CannotRun("others have filled the swap of this machine")
+    live.expect("memory in swap", length, found)
 
 
 def page_out(live: Live, memory: Memory, rest: int = 0) -> bool:

@@ -7,7 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.frames import ACTIVE, ANONYMOUS, DIRTY, SWAP_CACHE, UNEVICTABLE, WRITEBACK, kpageflags
 from hugepage_qa.cases.group_memory import actor_in, leave_memory
-from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.cases.memory_policy import Mode, bind, run_on_node, set_policy
@@ -52,6 +52,8 @@ Told = Mapping[str, int]
     nodes=2,
 )
 def from_the_node_of_the_policy(live: Live) -> None:
+    # otherwise base pages that came back are made a huge page, and meanwhile are mapped no more
+    let_rest(live)
     near, far = two_nodes_with_room(live, 2)
     processors = read_nodes(live.host).each[near].cpus
     if not processors:

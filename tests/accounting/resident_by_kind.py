@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.process_counters import process_status
+from hugepage_qa.cases.process_counters import expect_process_swap, process_status, tells_resident
 from hugepage_qa.cases.swapped import need_swap, parts_out, zswap_knob
 from hugepage_qa.cases.thp_memory import free_lazily, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
@@ -74,9 +74,8 @@ def taken_by_the_kernel(live: Live) -> None:
             left = memory.smaps()
             live.expect(f"whether it was taken, Rss {left.rss}", True, left.rss <= memory.length - length)
             _expect_resident(live, memory, {"RssAnon": round(left.rss / memory.size)}, besides)
-            swap, of_process = left.fields["Swap"], process_status(live, memory.actor).sizes["VmSwap"]
-            # of what else it has others may have had some swapped out
-            live.expect(f"huge pages in VmSwap, {of_process} bytes", swap // memory.size, of_process // memory.size)
+            swap = left.fields["Swap"]
+            expect_process_swap(live, memory, swap)
             live.expect("bytes in swap", 0 if is_free else memory.length - left.rss, swap)
             memory.fill()
             _expect_resident(live, memory, _ANONYMOUS, besides)
@@ -94,6 +93,8 @@ def _expect_resident(live: Live, memory: Memory, expected: Mapping[str, int], be
 
     CPUs or threads add up some base pages later: in huge pages all places have to agree.
     """
+    if not tells_resident(live, memory.size):
+        return
     together, shared = sum(expected.values()), expected.get("RssShmem", 0)
     sums = {"VmRSS": together, _RESIDENT: together, _SHARED_PAGES: shared}
     wanted = {**dict.fromkeys(_KINDS, 0), **expected, **sums}

@@ -9,13 +9,17 @@ from hugepage_qa.kernel.process_status import ProcessStatus, read_process_status
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.process_table import MAJOR_FAULTS, MINOR_FAULTS, split_stat
+from hugepage_qa.version import KernelVersion
 
 _DIRECTORY = "sys/devices/system/cpu"
 _CPU = re.compile(r"cpu\d+")
-#: base pages that a thread keeps for itself before Linux 6.2 (TASK_RSS_EVENTS_THRESH in mm/memory.c)
+#: base pages that a thread keeps for itself before CPUs do (TASK_RSS_EVENTS_THRESH in mm/memory.c)
 _OF_A_THREAD = 64
-#: base pages that a CPU keeps since then, or two for each CPU if these are more (compute_batch_value())
+#: base pages that a CPU keeps since Linux 6.2, or two for each CPU if these are more (compute_batch_value())
 _OF_A_CPU = 32
+_OF_CPUS = KernelVersion(6, 2)
+#: what CPUs keep is added up for status and statm, but not for VmHWM (get_mm_counter_sum(), also in older series)
+_ADDED_UP = KernelVersion(6, 17)
 
 
 def process_status(live: Live, actor: Actor) -> ProcessStatus:
@@ -48,8 +52,18 @@ def may_lack(live: Live) -> int:
 
     Source: mm/memory.c sync_mm_rss(); lib/percpu_counter.c, for counters of a process since f1a7941243c1.
     """
+    if live.kernel_version < _OF_CPUS:
+        return _OF_A_THREAD * live.base_page
     cpus = sum(bool(_CPU.fullmatch(name)) for name in live.host.names(_DIRECTORY))
-    return max(_OF_A_THREAD, cpus * max(_OF_A_CPU, 2 * cpus)) * live.base_page
+    return cpus * max(_OF_A_CPU, 2 * cpus) * live.base_page
+
+
+def tells_resident(live: Live, unit: int) -> bool:
+    """Tell whether status and statm tell what is resident as exactly as in ``unit`` bytes, which is noted if not."""
+    lack = 0 if live.kernel_version >= _ADDED_UP else may_lack(live)
+    if lack >= unit // 2:
+        _note_untold(live, "what is resident", lack)
+    return lack < unit // 2
 
 
 def anonymous_memory(live: Live, memory: Memory) -> int:
@@ -67,5 +81,11 @@ def expect_process_swap(live: Live, memory: Memory, swap: int) -> None:
     if unit:
         found = process_status(live, memory.actor).sizes["VmSwap"]
         live.expect(f"VmSwap, in {unit >> 10} KiB", round(swap / unit), round(found / unit))
-    elif (untold := f"VmSwap may be off by {lack >> 10} KiB with these CPUs: it was not looked at") not in live.notes:
+    else:
+        _note_untold(live, "VmSwap", lack)
+
+
+def _note_untold(live: Live, what: str, lack: int) -> None:
+    untold = f"{what} may be off by {lack >> 10} KiB with these CPUs: it was not looked at"
+    if untold not in live.notes:
         live.notes.append(untold)

@@ -1,12 +1,13 @@
 """Pages of the pools beside the page cache: what they hold is no cached, shared or anonymous memory of the kernel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.changed_counters import OF_NODES, expect_change, read_counters_with_nodes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -69,7 +70,9 @@ def used_pages(live: Live) -> None:
     for name, use in uses.items():
         with live.about(name):
             _expect_in_no_huge_page(live, use, pages)
+            began = live.host.clock()
             used, given_back = live.host.last_attempt(partial(_counted, live, use, pages), lambda seen: not any(seen))
+            _need_rest(live, {*used, *given_back}, pages * live.size // 4, live.host.clock() - began)
             live.expect("bytes that are counted of pages in use", {}, used)
             live.expect("bytes that are counted when they are given back", {}, given_back)
 
@@ -109,6 +112,17 @@ def _counted(live: Live, use: _Use, pages: int) -> tuple[dict[str, int], dict[st
         {name: change for name, change in used.items() if abs(change) >= most},
         {name: change for name, change in given_back.items() if abs(change) >= most},
     )
+
+
+def _need_rest(live: Live, names: Collection[str], much: int, seconds: float) -> None:
+    """Raise CannotRun where others change one of the counts by as ``much`` in so many seconds, with nothing done."""
+    if not names or not live.host.has_others:
+        return
+    before = _read(live)
+    live.host.pause(seconds)
+    after = _read(live)
+    if changed := {name: after[name] - before[name] for name in names if abs(after[name] - before[name]) >= much}:
+        raise CannotRun(f"others change the same counts: {changed}")
 
 
 def _read(live: Live) -> dict[str, int]:

@@ -36,6 +36,8 @@ _SUMS = {
 _MACHINE = "/proc/vmstat"
 #: of a node, in /proc/zoneinfo
 _ZONES = "zones of"
+#: zones for what can be moved alone, and of devices
+_NO_TABLES = "Movable", "Device"
 _SWITCH = "proc/sys/vm/numa_stat"
 #: base pages that are filled at once, and huge pages that are filled and given back so often
 _BASE_PAGES, _HUGE_PAGES, _ROUNDS = 4096, 4, 32
@@ -168,7 +170,8 @@ def _expect_counted(live: Live, kind: _Kind, way: _Way, near: int, cpus: Iterabl
     """
     each = kind.pages * kind.rounds // len(way.nodes)
     least = _least(live, way, near, each)
-    most = _most(least, way, near, each if kind.has_tables else 0, each)
+    tables = each * len(way.nodes) if kind.has_tables else 0
+    most = _most(least, _sources_of_tables(live, way, near), near, tables, each)
     wrong: list[dict[str, str]] = []
     for _attempt in range(_ATTEMPTS):
         actor = live.actor()
@@ -242,14 +245,26 @@ def _with_sums(of_nodes: Counted) -> Counted:
     return {**of_nodes, **{f"{_ZONES} {name}": counts for name, counts in of_nodes.items()}, _MACHINE: sums}
 
 
-def _most(least: Counted, way: _Way, near: int, tables: int, others: int) -> Counted:
-    """Return what each counter must stay below: page tables of so many pages come as memory of the process does."""
+def _most(least: Counted, sources: Iterable[int], near: int, tables: int, others: int) -> Counted:
+    """Return what each counter must stay below, with so many page tables from any of the nodes ``sources``."""
     most = _more(least, others)
-    source = way.nodes[0] if way.of_process else near
-    for name in (_name(source), f"{_ZONES} {_name(source)}", _MACHINE):
-        for counter in ("numa_hit", "local_node" if source == near else "other_node"):
-            most[name][counter] += tables * len(way.nodes)
+    places = {source: "local_node" if source == near else "other_node" for source in sources}
+    for source, place in places.items():
+        for name in (_name(source), f"{_ZONES} {_name(source)}"):
+            most[name]["numa_hit"] += tables
+            most[name][place] += tables
+    for counter in {"numa_hit", *places.values()}:
+        most[_MACHINE][counter] += tables
     return most
+
+
+def _sources_of_tables(live: Live, way: _Way, near: int) -> list[int]:
+    """Return the nodes that page tables may come from: as other memory of the process does, where that can be."""
+    zones = [zone for zone in read_zones(live.host) if zone.present and zone.name not in _NO_TABLES]
+    able = [node for node in live.nodes if any(zone.node == node for zone in zones)]
+    source = way.nodes[0] if way.of_process else near
+    # it is bound to no node for what none of its nodes can have (mm/mempolicy.c apply_policy_zone())
+    return [source] if source in able else able
 
 
 def _more(least: Counted, others: int) -> dict[str, dict[str, int]]:

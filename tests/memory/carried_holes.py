@@ -11,12 +11,13 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_node_short
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io
 from hugepage_qa.cases.read_from_outside import read_of_another
-from hugepage_qa.cases.thp_memory import pmd_size, room_for
+from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -205,10 +206,12 @@ def _judge_pages(live: Live, make: _MakeWay) -> None:
 def _judge_thp(live: Live, make: _MakeWay) -> None:
     give_on_advice(live)
     actor, size = live.actor(), pmd_size(live)
+    compact_if_short(live, size, _PAGES)
     memory = Memory(live, actor, room_for(actor, _PAGES, size), _PAGES, size)
     way = make(live, memory)
     for kind, *advice in product((mmap.MAP_PRIVATE, mmap.MAP_SHARED), *[(MADV_HUGEPAGE, MADV_NOHUGEPAGE)] * _PAGES):
         with live.about(f"mapped with flag {kind}, advised {advice}"):
+            _expect_as_advised(live, _mapped_anew(memory, kind, advice), advice)
             _expect_carried(live, way, size, partial(_mapped_anew, memory, kind, advice))
 
 
@@ -218,6 +221,21 @@ def _mapped_anew(memory: Memory, kind: int, advice: list[int]) -> Memory:
     for page, advised in enumerate(advice):
         memory.advise(advised, page, 1)
     return memory
+
+
+def _expect_as_advised(live: Live, memory: Memory, advice: list[int]) -> None:
+    """Touch all but the range that stays untouched, and expect huge pages where they were advised.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    touched = [page for page in range(_PAGES) if page != _UNTOUCHED]
+    for page in touched:
+        memory.fill_part(page * memory.size, live.base_page, OLD)
+    expected = sum(memory.size for page in touched if advice[page] == MADV_HUGEPAGE)
+    found = mapped_huge(memory)
+    if found != expected:
+        expect_no_node_short(live, memory.size, _PAGES)
+    live.expect("bytes in huge pages", expected, found)
 
 
 def _expect_carried(live: Live, way: _Way, size: int, map_anew: Callable[[], Memory]) -> None:

@@ -1,5 +1,6 @@
 """memory.high of a group, and of those above it: of who uses more than any of them allows, memory is reclaimed."""
 
+import mmap
 from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -16,9 +17,9 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import give_on_advice
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, give_on_advice
 from hugepage_qa.kernel.proc_tables import read_mounts
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -93,7 +94,12 @@ def _with(rises: list[int]) -> tuple[str, ...]:
 
 
 def _huge(live: Live, actor: Actor) -> Memory:
-    return map_aligned(live, _PAGES, pmd_size(live), actor=actor, advice=MADV_HUGEPAGE)
+    """Map memory that gets huge pages, as it has shown. Raises CannotRun where memory is too fragmented for them."""
+    memory = advised(live, _PAGES, actor=actor)
+    fill_in_huge_pages(live, memory)
+    memory.expect_huge()
+    memory.advise(mmap.MADV_DONTNEED)
+    return memory
 
 
 def _small(live: Live, actor: Actor) -> Memory:

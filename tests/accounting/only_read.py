@@ -11,7 +11,7 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import pmd_size
-from hugepage_qa.cases.thp_shared_memory import map_file, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, map_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -66,10 +66,13 @@ def clean_until_written(live: Live) -> None:
                     # one huge page: a part of it is mapped otherwise than one that comes for a small mapping
                     whole = file.map(live, 0, size)
                     _expect_zeroes(live, whole)
+                    expect_mapped_whole(live, whole, int(huge == "always"), f"huge={huge}, at first")
                     whole.unmap()
                 memory = file.map(live, offset, length)
                 read(live, memory)
                 _expect_clean(live, memory)
+                if length == size:
+                    expect_mapped_whole(live, memory, int(huge == "always"), f"huge={huge}")
                 _expect_dirty_when_written(live, file, memory, offset)
                 # the next one is to find no page of it
                 actor.call("ftruncate", file.descriptor, 0)

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_node_short
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse
@@ -155,8 +155,9 @@ def _filled(live: Live, actor: Actor, *, shared: bool, huge: bool) -> Memory:
     if huge:
         memory.advise(MADV_HUGEPAGE)
     _fill(live, memory)
-    if huge:
-        need_blocks(live, memory)
+    if huge and (found := mapped_huge(memory)) != memory.length:
+        expect_no_node_short(live, memory.size, memory.pages)
+        live.fail("bytes in huge pages when filled", memory.length, found)
     return memory
 
 

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.folio_layout import folios_of_all
+from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.group_memory import actor_in, leave_memory
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_to_a_device
-from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy, some_smaller_sizes
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
@@ -44,6 +46,9 @@ def zeroes_and_others(live: Live) -> None:
     ):
         memory = map_aligned(live, 1, size, shared=shared, actor=actor_in(live, group), advice=advice)
         with live.about(kind):
+            if advice == MADV_HUGEPAGE:
+                memory.fill()
+                _expect_pages(live, memory, size)
             _expect_last(live, memory, group)
         memory.actor.end()
 
@@ -61,6 +66,8 @@ def on_a_device(live: Live) -> None:
     for page in _sizes_in_turn(live):
         memory = map_aligned(live, 1, size, actor=actor_in(live, group), advice=MADV_HUGEPAGE)
         with live.about(f"pages of {page >> 10} kB"):
+            memory.fill()
+            _expect_pages(live, memory, page)
             _expect_last(live, memory, group)
         memory.actor.end()
 
@@ -82,11 +89,9 @@ def one_word_alone(live: Live) -> None:
             words = range(alone, size, page)
             for offset in words:
                 memory.actor.write(memory.address + offset, _PART + offset)
-            if page == size:
-                need_blocks(live, memory)
-            live.expect("bytes that a PMD maps", size if page == size else 0, mapped_huge(memory))
-            leave_memory(live, memory, group)
             with live.about(f"pages of {page >> 10} kB, the word at {alone}"):
+                _expect_pages(live, memory, page)
+                leave_memory(live, memory, group)
                 wrong = sum(memory.actor.read(memory.address + offset) != _PART + offset for offset in words)
                 live.expect("words that are not as before", 0, wrong)
                 found = memory.actor.nonzero(memory.address, memory.length, WORD)
@@ -102,6 +107,18 @@ def _sizes_in_turn(live: Live) -> Iterator[int]:
         if path:
             live.set_knob(f"{path}/enabled", "always")
         yield page
+
+
+def _expect_pages(live: Live, memory: Memory, page: int) -> None:
+    """Expect memory that was just written to be in pages of ``page`` bytes.
+
+    Raises CannotRun where memory is too fragmented for them.
+    """
+    found = sorted({len(folio) * live.base_page for folio in folios_of_all(live, memory)})
+    if found != [page]:
+        expect_no_shortage(live, page, memory.length // page)
+    live.expect("bytes of the pages that it is in", [page], found)
+    live.expect("bytes that a PMD maps", memory.length if page == pmd_size(live) else 0, mapped_huge(memory))
 
 
 def _expect_last(live: Live, memory: Memory, group: ControlGroup) -> None:

@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+from collections.abc import Callable
+from functools import partial
 
-from hugepage_qa.cases.broken_memory import break_page, expect_broken, mended_at_the_end, need_mending
+from hugepage_qa.cases.broken_memory import break_in_use, break_page, expect_broken, mended_at_the_end, need_mending
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.live import Live
@@ -35,13 +37,16 @@ _PAGES = 2
 )
 def page_of_the_pool(live: Live) -> None:
     need_mending(live)
+    _expect_no_buffer_of_broken(live, partial(_of_the_pool, live), extent=live.size)
+    live.expect_pool(nr=_PAGES, free=_PAGES)
+
+
+def _of_the_pool(live: Live) -> tuple[HugeFile, Memory]:
     file = new_memfd(live, flags=os.MFD_ALLOW_SEALING)
-    device = open_device(live, file.actor)
     file.truncate(_PAGES)
     memory = file.map(_PAGES)
     memory.fill()
-    _expect_no_buffer_of_broken(live, file, device, memory, extent=live.size)
-    live.expect_pool(nr=_PAGES, free=_PAGES)
+    return file, memory
 
 
 @BROKEN_BUFFERS.case(
@@ -57,32 +62,44 @@ def shared_memory(live: Live) -> None:
     for is_huge in (True, False):
         live.set_knob(f"{DIRECTORY}/shmem_enabled", "always" if is_huge else "never")
         with live.about(f"huge {is_huge}"):
-            actor = live.actor()
-            device = open_device(live, actor)
-            file = HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", os.MFD_ALLOW_SEALING))
-            memory = map_start(live, actor, file.descriptor, _PAGES)
-            expect_shared(live, memory, is_huge, f"huge {is_huge}")
-            _expect_no_buffer_of_broken(live, file, device, memory, extent=live.base_page)
+            _expect_no_buffer_of_broken(live, partial(_shared, live, is_huge), extent=live.base_page)
 
 
-def _expect_no_buffer_of_broken(live: Live, file: HugeFile, device: int, memory: Memory, *, extent: int) -> None:
+def _shared(live: Live, is_huge: bool) -> tuple[HugeFile, Memory]:
+    actor = live.actor()
+    file = HugeFile(live, actor, actor.call("memfd_create", "hugepage-qa", os.MFD_ALLOW_SEALING))
+    memory = map_start(live, actor, file.descriptor, _PAGES)
+    expect_shared(live, memory, is_huge, f"huge {is_huge}")
+    return file, memory
+
+
+def _expect_no_buffer_of_broken(live: Live, make: Callable[[], tuple[HugeFile, Memory]], *, extent: int) -> None:
     """Break the first base page of a file, by which ``extent`` bytes are lost; expect buffers of what is left alone.
 
     The file is gone, and its frame mended, before the known bug ends the case, and whatever else does.
     """
+    made = list[tuple[HugeFile, int]]()
+
+    def sealed() -> Memory:
+        file, memory = make()
+        file.seal(fcntl.F_SEAL_SHRINK)
+        made.append((file, open_device(live, file.actor)))
+        return memory
+
+    def say(memory: Memory) -> None:
+        break_page(live, memory, 0, MADV_HWPOISON)
+
+    memory, frame, (file, device) = break_in_use(live, sealed, 0, lambda: made[-1], say)
     base, whole = live.base_page, memory.length
-    file.seal(fcntl.F_SEAL_SHRINK)
-    frame = memory.frame()
-    break_page(live, memory, 0, MADV_HWPOISON)
     with mended_at_the_end(live, frame, file.actor.end):
         expect_broken(live, memory, extent=extent)
-        made = {(start, end): _is_made(file, device, start, end) for start, end in ((0, base), (0, 2 * base))}
+        buffers = {(start, end): _is_made(file, device, start, end) for start, end in ((0, base), (0, 2 * base))}
         buffer = map_buffer(file.actor, device, [Part(file.descriptor, whole - memory.size, base)])
         wrong = buffer.actor.check(buffer.address, base, memory.step, 1 + whole - memory.size)
         live.expect("words that a buffer of the page beside it has of others", 0, wrong)
         buffer.close()
-    refused, known = dict.fromkeys(made, False), {Quirk.BUFFER_TAKES_BROKEN: dict.fromkeys(made, True)}
-    live.expect("whether buffers of what broke are made", refused, made, known)
+    refused, known = dict.fromkeys(buffers, False), {Quirk.BUFFER_TAKES_BROKEN: dict.fromkeys(buffers, True)}
+    live.expect("whether buffers of what broke are made", refused, buffers, known)
 
 
 def _is_made(file: HugeFile, device: int, start: int, end: int) -> bool:

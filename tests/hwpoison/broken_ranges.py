@@ -2,8 +2,9 @@
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
-from hugepage_qa.cases.broken_memory import expect_broken, need_memory_failure, survive_broken_memory
+from hugepage_qa.cases.broken_memory import break_in_use, expect_broken, need_memory_failure, survive_broken_memory
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
@@ -69,9 +70,9 @@ def base_pages_that_broke(live: Live) -> None:
     survive_broken_memory(live)
     for make in (unadvised_base_pages, _two_huge_pages):
         with live.about(make.__name__.strip("_").replace("_", " ")):
-            memory = make(live)
-            before, start, length = _out_of_use(live), memory.size // 2, _LENGTH * live.base_page
-            memory.actor.call("madvise", memory.address + start, length, MADV_HWPOISON)
+            start, length = pmd_size(live) // 2, _LENGTH * live.base_page
+            look, say = partial(_out_of_use, live), partial(_say_it_broke, start, length)
+            memory, _frame, before = break_in_use(live, partial(make, live), start, look, say)
             known = None if make is unadvised_base_pages else {Quirk.BROKEN_RANGE_PASSED_OVER: live.base_page}
             live.expect("bytes out of use", length, _out_of_use(live) - before, known)
             for offset in range(start, start + length, live.base_page):
@@ -107,6 +108,10 @@ def pages_of_a_pool_that_will_break(live: Live) -> None:
             memory.expect_filled()
             memory.actor.end()
             live.expect_pool(nr=2, free=2)
+
+
+def _say_it_broke(start: int, length: int, memory: Memory) -> None:
+    memory.actor.call("madvise", memory.address + start, length, MADV_HWPOISON)
 
 
 def _will_break(

@@ -7,18 +7,16 @@ from itertools import product
 from typing import Final
 
 from hugepage_qa.cases.broken_memory import (
+    break_in_use,
     break_page,
     expect_broken,
-    is_unsplit,
-    mend,
     mended_at_the_end,
     need_mending,
-    told_of,
 )
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages, set_policy
 from hugepage_qa.kernel.uapi import (
@@ -31,7 +29,6 @@ from hugepage_qa.kernel.uapi import (
     PR_MCE_KILL_SET,
 )
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 from hugepage_qa.version import KernelVersion
 
 OWN_SIGNALS = Area("hwpoison/own-signals", sizes=Sizes.BUDDY)
@@ -46,7 +43,6 @@ _TOLD_AS_AT_A_TOUCH: Final = KernelVersion(6, 11)
 _BUS_MCEERR_AR, _BUS_MCEERR_AO = 4, 5
 _CHOICES = {"nothing": None, "early": PR_MCE_KILL_EARLY, "late": PR_MCE_KILL_LATE, "default": PR_MCE_KILL_DEFAULT}
 _ROWS = tuple(product(_CHOICES.items(), (False, True)))
-_ATTEMPTS = 5
 
 
 @OWN_SIGNALS.case(
@@ -147,26 +143,14 @@ def _expect_told(
 
 
 def _broken(live: Live, make: Callable[[], Memory], chosen: int | None, *, early_kill: bool) -> tuple[Memory, int]:
-    """Return the page that is made, which its own process said is broken, and its frame.
+    """Return the page that is made, which its own process said is broken, and its frame. Raises CannotRun, OSError."""
 
-    A huge page that somebody else holds for a moment cannot be split: it is taken for whole again, and another one is
-    broken. Raises CannotRun, OSError.
-    """
-    for attempt in range(1, _ATTEMPTS + 1):
-        memory = make()
-        frame = memory.pagemap([memory.address])[0] & FRAME
+    def say(memory: Memory) -> None:
         if chosen is not None:
             memory.actor.call("prctl", PR_MCE_KILL, PR_MCE_KILL_SET, chosen, 0, 0)
-        live.host.skip_kernel_log()
-        try:
-            break_page(live, memory, 0, MADV_HWPOISON, early_kill=early_kill)
-        except Refused:
-            if attempt == _ATTEMPTS or not is_unsplit(told_of(live, frame)):
-                raise
-            memory.actor.end()
-            mend(live, frame)
-        else:
-            break
+        break_page(live, memory, 0, MADV_HWPOISON, early_kill=early_kill)
+
+    memory, frame, _nothing = break_in_use(live, make, 0, lambda: None, say)
     return memory, frame
 
 

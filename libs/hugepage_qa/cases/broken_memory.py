@@ -108,12 +108,17 @@ def hard_offline(live: Live, frame: int) -> None:
 
 
 def break_in_use(
-    live: Live, make: Callable[[], Memory], offset: int, look: Callable[[], Seen]
+    live: Live,
+    make: Callable[[], Memory],
+    offset: int,
+    look: Callable[[], Seen],
+    tell: Callable[[Memory], object] | None = None,
 ) -> tuple[Memory, int, Seen]:
     """Tell the kernel that a base page at ``offset`` of what ``make`` gives is broken; below 0 it is from the end.
 
-    Returned are the memory, the frame, and what ``look`` has seen before. A huge page that somebody else holds for a
-    moment cannot be split: it is taken for whole again, and another one is broken. Raises CannotRun, OSError.
+    ``tell`` does that, by default ``hard_offline``. Returned are the memory, the frame, and what ``look`` has seen
+    before. A huge page that somebody else holds for a moment cannot be split: it is taken for whole again, and another
+    one is broken. Raises CannotRun, OSError.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         memory = make()
@@ -121,12 +126,17 @@ def break_in_use(
         frame = memory.frame(offset % memory.length)
         live.host.skip_kernel_log()
         try:
-            hard_offline(live, frame)
+            if tell:
+                tell(memory)
+            else:
+                hard_offline(live, frame)
         except Refused:
-            if attempt == _ATTEMPTS or not is_unsplit(told_of(live, frame)):
+            if not is_unsplit(told_of(live, frame)):
                 raise
             memory.actor.end()
             mend(live, frame)
+            if attempt == _ATTEMPTS:
+                raise
         else:
             break
     return memory, frame, seen

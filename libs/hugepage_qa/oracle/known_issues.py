@@ -141,6 +141,7 @@ class Quirk(Enum):
     HINT_ROUNDED_TO_ZERO = "hint-rounded-to-zero"
     LOW_HINT_ROUNDED_DOWN = "low-hint-rounded-down"
     SHARED_TAILS_SHOWN_AS_HEADS = "shared-tails-shown-as-heads"
+    HOLES_SHOWN_AS_PAGES = "holes-shown-as-pages"
     OPTIMISED_POOL_KILLS = "optimised-pool-kills"
     DEMOTED_PARTS_LOSE_MEMORY = "demoted-parts-lose-memory"
     LEFT_PAGE_UNTOLD = "left-page-untold"

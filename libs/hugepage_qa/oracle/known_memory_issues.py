@@ -1,4 +1,4 @@
-"""Known kernel bugs in huge pages of a pool that somebody has: what is in them, and what is told of them.
+"""Known kernel bugs in huge pages of a pool that somebody has: what is in them, and what is told of them and of frames.
 
 Those that cost a pool pages or reservations are in ``pool.known_pool_issues``.
 """
@@ -452,6 +452,18 @@ MEMORY_ISSUES = by_quirk(
         until=KernelVersion(7, 1),
         fix="mm/hugetlb: remove fake head pages",
         seen="6.18.44; right on 6.1.192, 7.3.4",
+    ),
+    KnownIssue(
+        quirk=Quirk.HOLES_SHOWN_AS_PAGES,
+        summary="/proc/kpageflags shows a frame of no memory, between blocks of memory, as a page without flags, and "
+        "not as none (NOPAGE)",
+        example="a machine whose memory goes on at 4 GiB after a hole from 2 GiB on: kpageflags of the frames between "
+        "reads 0, not 1048576",
+        cause="kpage_read(), which reads kpagecount, kpageflags and kpagecgroup alike, gives 0 where "
+        "pfn_to_online_page() finds no page; kpageflags_read() had asked stable_page_flags(), which tells NOPAGE then "
+        "(fs/proc/page: refactor to reduce code duplication)",
+        since=KernelVersion(6, 16),
+        seen="7.3.4; right on 6.1.176, 6.12.117",
     ),
     KnownIssue(
         quirk=Quirk.OPTIMISED_POOL_KILLS,

@@ -25,6 +25,7 @@ SUBJECT = 100
 LISTS = {
     "linux-mm@kvack.org",
     "linux-kernel@vger.kernel.org",
+    "linux-fsdevel@vger.kernel.org",
     "cgroups@vger.kernel.org",
     "linuxppc-dev@lists.ozlabs.org",
     "dri-devel@lists.freedesktop.org",

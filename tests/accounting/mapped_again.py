@@ -67,7 +67,7 @@ def _map(live: Live, file: Memory, descriptor: int, part: _Part, room: int) -> M
     flags = mmap.MAP_SHARED | MAP_FIXED
     address = file.actor.mmap(length, mmap.PROT_READ, flags, descriptor, first * base, start)
     memory = Memory(live, file.actor, address, 1, length)
-    memory.read()
+    live.expect("the first word there", 1 + first * base, memory.read())
     return memory
 
 

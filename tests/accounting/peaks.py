@@ -59,8 +59,10 @@ def _expect_peaks(live: Live, map_pages: Callable[[int, Actor], Memory]) -> None
     peaks.expect("some is mapped", some.size)
     some.fill()
     peaks.expect("some is touched", some.size)
+    before = peaks.mapped
     more = map_pages(_PAGES - _SOME, actor)
     peaks.expect("more is mapped", some.size)
+    live.expect("whether VmSize has grown by all of that", True, peaks.mapped - before >= more.length)
     more.fill()
     peaks.expect("more is touched", some.size)
     more.unmap()

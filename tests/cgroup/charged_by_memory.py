@@ -140,6 +140,31 @@ def _expect_memory_on_nodes(live: Live, groups: tuple[HugetlbGroup, ...], pages:
         expect_statistics(live, each.group, {"hugetlb": sum(pages.values()) * live.size})
 
 
+@BY_MEMORY.case(
+    "a page that is copied after fork() counts for memory.current beside the one that it is a copy of, whether the"
+    " parent writes first, which has it reserved, or the child, and none when both are given back, where the hierarchy"
+    " is mounted with memory_hugetlb_accounting",
+    f"{V2_DOC} memory_hugetlb_accounting; mm/hugetlb.c hugetlb_wp(), alloc_hugetlb_folio()",
+    pages=2,
+    since="6.7",
+)
+def memory_counts_copies(live: Live) -> None:
+    group = accounted_group(live)
+    for is_parent in (True, False):
+        with live.about(f"the {'parent' if is_parent else 'child'} writes first"):
+            memory = live.map(1)
+            group.group.add(memory.actor)
+            memory.touch()
+            child = memory.fork()
+            (memory if is_parent else child).touch(value=2)
+            live.expect("pages in memory.current", 2, round(_memory_current(group.group) / live.size))
+            child.actor.end()
+            memory.unmap()
+            live.expect_pool(nr=2, free=2)
+            live.expect("pages in memory.current", 0, round(_memory_current(group.group) / live.size))
+            memory.actor.end()
+
+
 def _memory_current(group: ControlGroup) -> int:
     return parse_integer(group.read("memory.current") or "", f"{group.path}/memory.current")
 

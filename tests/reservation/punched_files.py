@@ -15,6 +15,9 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 PUNCHED = Area("reservation/punched-files", uncleared=True)
 PUNCH = "fallocate(2) FALLOC_FL_PUNCH_HOLE; fs/hugetlbfs/inode.c hugetlbfs_punch_hole(), remove_inode_hugepages()"
 
+#: PAGEVEC_SIZE, 15 before Linux 6.10; more than twice as many
+_LOOKED_UP, _MANY = 31, 70
+
 
 @PUNCHED.case("a hole gives its pages back and reads as zeroes, the rest stays", PUNCH, pages=2)
 def punch_a_hole(live: Live) -> None:
@@ -191,6 +194,33 @@ def punch_parts(live: Live) -> None:
         live.expect_pool(nr=2, free=0)
         file.truncate(0)
         live.expect_pool(nr=2, free=2)
+
+
+@PUNCHED.case(
+    "a hole, and a shorter end, over more pages than the kernel looks up at once gives all of them back and reads as"
+    " zeroes, the rest stays",
+    PUNCH,
+    sizes=Sizes.BUDDY,
+    pages=_MANY,
+)
+def over_many_pages(live: Live) -> None:
+    file = new_memfd(live, pages=_MANY)
+    memory = file.map(_MANY)
+    for first, pages in ((0, _MANY), (1, _MANY - 2), (_LOOKED_UP, _LOOKED_UP + 1), (0, _LOOKED_UP + 1)):
+        memory.fill()
+        with live.about(f"a hole from page {first} on, over {pages} pages"):
+            file.punch(pages, first)
+            live.expect_pool(nr=_MANY, free=pages)
+            kept = [page for page in range(_MANY) if memory.read(page)]
+            live.expect("pages that hold something", [*range(first), *range(first + pages, _MANY)], kept)
+    for pages in (0, 1, _MANY - _LOOKED_UP - 1):
+        memory.fill()
+        with live.about(f"the first {pages} pages are left"):
+            file.truncate(pages)
+            live.expect_pool(nr=_MANY, free=_MANY - pages)
+            file.truncate(_MANY)
+            kept = [page for page in range(_MANY) if memory.read(page)]
+            live.expect("pages that hold something", [*range(pages)], kept)
 
 
 class PunchedFiles(LiveTest):

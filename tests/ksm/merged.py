@@ -43,18 +43,25 @@ _ZERO_PAGES = "ksm_zero_pages"
 
 
 @MERGED.case(
-    "KSM merges equal base pages of huge pages, which hold what they held, and what is written is its writer's alone",
+    "KSM merges equal base pages of huge pages, locked or not, which hold what they held, and what is written is its"
+    " writer's alone",
     f"{KSM_DOC}; {THP_DOC}; mm/ksm.c try_to_merge_one_page()",
 )
 def equal_pages(live: Live) -> None:
     start_merging(live)
-    memory, equal = huge_pages(live), huge_pages(live)
-    expect_all_merged(live, memory, equal)
-    live.expect("AnonHugePages", [0, 0], [each.smaps().anon_huge_pages for each in (memory, equal)])
-    memory.expect_filled()
-    equal.fill(_NEW_VALUE)
-    memory.expect_filled()
-    equal.expect_filled(_NEW_VALUE)
+    for locked in range(3):
+        memory, equal = both = huge_pages(live), huge_pages(live)
+        for each in both[:locked]:
+            each.lock()
+        with live.about(f"{locked} of two are locked"):
+            expect_all_merged(live, memory, equal)
+            live.expect("AnonHugePages", [0, 0], [each.smaps().anon_huge_pages for each in both])
+            memory.expect_filled()
+            equal.fill(_NEW_VALUE)
+            memory.expect_filled()
+            equal.expect_filled(_NEW_VALUE)
+        for each in both:
+            each.actor.end()
 
 
 @MERGED.case(

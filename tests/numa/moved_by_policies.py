@@ -59,7 +59,7 @@ def pages_of_a_pool(live: Live) -> None:
 
 
 @BY_POLICIES.case(
-    f"a transparent huge page, anonymous or of a tmpfs, {FOLLOW}; it is not split",
+    f"a transparent huge page, anonymous, locked or not, or of a tmpfs, {FOLLOW}; it is not split",
     SOURCES,
     since="6.1",
     nodes=2,
@@ -67,11 +67,13 @@ def pages_of_a_pool(live: Live) -> None:
 )
 def transparent_pages(live: Live) -> None:
     let_nothing_be_balanced(live)
-    for shared in (False, True):
-        with live.about(f"shared {shared}"):
+    for shared, locked in ((False, False), (False, True), (True, False)):
+        with live.about(f"shared {shared}, locked {locked}"):
             two_nodes_with_room(live, _PAGES)
             memory = map_aligned(live, 1, pmd_size(live), shared=shared, advice=MADV_HUGEPAGE)
             memory.fill()
+            if locked:
+                memory.lock()
 
             def expect_whole(memory: Memory = memory) -> None:
                 # what finds no free block where it goes is split

@@ -3,7 +3,7 @@
 import mmap
 import signal
 from functools import partial
-from itertools import product
+from itertools import permutations, product
 
 from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
@@ -14,8 +14,8 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out, page_out
-from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import huge_pages
+from hugepage_qa.cases.thp_memory import mapped_huge, need_blocks, pmd_size, room_for
+from hugepage_qa.cases.thp_policy import huge_pages, set_policy
 from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
     expect_shared,
@@ -28,6 +28,7 @@ from hugepage_qa.kernel.uapi import (
     MADV_KEEPONFORK,
     MADV_NOHUGEPAGE,
     MADV_WIPEONFORK,
+    MAP_FIXED,
     MREMAP_DONTUNMAP,
     MREMAP_FIXED,
     MREMAP_MAYMOVE,
@@ -37,7 +38,32 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 BORDERS = Area("thp/borders", sizes=Sizes.ONCE)
 
 _PAGES = 4
+#: halves of huge pages, which are mapped one by one
+_PARTS = 4
 _NEW_VALUE = 77
+
+
+@BORDERS.case(
+    "private memory that is mapped beside other such memory, before it, behind it or between, is one mapping with it,"
+    " and huge pages cover the borders of both",
+    "mmap(2); mm/vma.c vma_merge_new_range(); mm/memory.c create_huge_pmd()",
+)
+def joined_when_mapped(live: Live) -> None:
+    set_policy(live, "always")
+    size = pmd_size(live)
+    for order in permutations(range(_PARTS)):
+        actor = live.actor()
+        memory = Memory(live, actor, room_for(actor, _PARTS // 2, size), _PARTS // 2, size)
+        for part in order:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
+            actor.mmap(size // 2, READ_WRITE, flags, address=memory.address + part * size // 2)
+        with live.about(f"halves of huge pages are mapped in the order {order}"):
+            live.expect("mappings", 1, len(memory.all_mappings()))
+            memory.fill()
+            need_blocks(live, memory)
+            live.expect("memory mapped huge", memory.length, mapped_huge(memory))
+            memory.expect_filled()
+        actor.end()
 
 
 @BORDERS.case(

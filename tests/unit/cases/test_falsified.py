@@ -54,8 +54,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     # UFFDIO_ZEROPAGE: it is tried until nobody has a hold of the memory any more; and whether a message has come yet
     "process-that-is-gone": ("call ioctl 6 3223366148 ", "load "),
     # UDMABUF_CREATE, UDMABUF_CREATE_LIST
-    "page-of-the-pool": ("call ioctl 4 107",),
-    **dict.fromkeys(("pages-of-a-file", "holes-of-a-file", "unreserved-hole", "shared-memory"), ("call ioctl 3 107",)),
+    **dict.fromkeys(("page-of-the-pool", "shared-memory"), ("call ioctl 4 107",)),
+    **dict.fromkeys(("pages-of-a-file", "holes-of-a-file", "unreserved-hole"), ("call ioctl 3 107",)),
     # whether the file system has RWF_DONTCACHE, which decides what is tried
     **dict.fromkeys(("not-kept-on-btrfs", "not-kept-on-tmpfs"), ("call preadv2 ",)),
     # whether MADV_COLLAPSE makes huge pages of files that may be written, which decides what is tried there

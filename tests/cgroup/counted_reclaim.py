@@ -13,6 +13,7 @@ from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.group_memory import USED, actor_in, file_on_a_disk, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
+from hugepage_qa.cases.large_folios import block_size
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
@@ -130,7 +131,7 @@ def deactivated(live: Live) -> None:
     need_exact_charges(live)
     # memory of processes stays
     live.set_knob(_SWAPPINESS, "0")
-    group, (size, pages) = new_group(live, "memory", Version.TWO), (pmd_size(live), _PAGES)
+    group, (size, pages) = new_group(live, "memory", Version.TWO), (block_size(live), _PAGES)
     for step in (size, size // 2, 3 * live.base_page):
         with live.about(f"read by {step} bytes"):
             memory, descriptor = _buffer_and_file(live, group, pages)
@@ -167,7 +168,7 @@ def _expect_deactivated(live: Live, group: ControlGroup, before: Mapping[str, in
         stolen, found = (now[name] - before[name] for name in ("pgsteal", "pgdeactivate"))
         return (stolen - found) * live.base_page - inactive
 
-    most = pmd_size(live) // 2
+    most = block_size(live) // 2
     left = live.host.last_look(missing, lambda now: now < most, ADDED_UP_SECONDS)
     live.expect(
         f"whether less than {most} bytes that are reclaimed were not deactivated before: {left}", True, left < most
@@ -186,7 +187,7 @@ def _expect_deactivated(live: Live, group: ControlGroup, before: Mapping[str, in
 def cached_or_evicted(live: Live) -> None:
     need_exact_charges(live)
     # memory of processes stays: so much might have been kept of the file instead, and each page of it counts as recent
-    need_swap(live, _PAGES * pmd_size(live))
+    need_swap(live, _PAGES * block_size(live))
     live.set_knob(_SWAPPINESS, "0")
     group = new_group(live, "memory", Version.TWO)
     memory, descriptor = _buffer_and_file(live, group, _PAGES)
@@ -225,10 +226,10 @@ def _expect_each_once(live: Live, memory: Memory, descriptor: int) -> None:
 
 def _buffer_and_file(live: Live, group: ControlGroup, pages: int) -> tuple[Memory, int]:
     """Return memory of a process in ``group``, and a file open there that is as long and in no memory."""
-    file = file_on_a_disk(live, pages * pmd_size(live))
+    file = file_on_a_disk(live, pages * block_size(live))
     reader = file.actor.fork()
     group.add(reader)
-    return map_aligned(live, pages, pmd_size(live), actor=reader, advice=MADV_NOHUGEPAGE), file.descriptor
+    return map_aligned(live, pages, block_size(live), actor=reader, advice=MADV_NOHUGEPAGE), file.descriptor
 
 
 def _read(live: Live, memory: Memory, descriptor: int, step: int) -> None:
@@ -272,11 +273,11 @@ def _huge_pages(live: Live, group: ControlGroup, *, shared: bool) -> Memory:
 
 def _of_a_file(live: Live, group: ControlGroup) -> Memory:
     """Return a file that a process of ``group`` has read through its mapping, in folios as large as they may be."""
-    file = file_on_a_disk(live, _PAGES * pmd_size(live))
+    file = file_on_a_disk(live, _PAGES * block_size(live))
     reader = file.actor.fork()
     group.add(reader)
-    address = reader.mmap(_PAGES * pmd_size(live), READ_WRITE, mmap.MAP_SHARED, file.descriptor)
-    memory = Memory(live, reader, address, _PAGES, pmd_size(live))
+    address = reader.mmap(_PAGES * block_size(live), READ_WRITE, mmap.MAP_SHARED, file.descriptor)
+    memory = Memory(live, reader, address, _PAGES, block_size(live))
     memory.expect_filled()
     return memory
 

@@ -10,10 +10,11 @@ from hugepage_qa.cases.changed_counters import read_counters
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.group_memory import file_on_a_disk, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
+from hugepage_qa.cases.large_folios import block_size
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD
-from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, mount_tmpfs
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -33,7 +34,7 @@ class _WrittenFile:
         self._group = group
         self.actor = actor
         self.descriptor = descriptor
-        self.length = _PAGES * pmd_size(live)
+        self.length = _PAGES * block_size(live)
         group.add(actor)
         self._mapped = actor.mmap(self.length, READ_WRITE, mmap.MAP_SHARED, descriptor)
         self._words = actor.mmap(self.length, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -58,15 +59,17 @@ class _WrittenFile:
             write()
             return read_statistics(self._group)[_DIRTY]
 
-        half = pmd_size(self._live) // 2
+        half = block_size(self._live) // 2
         found = self._live.host.last_look(dirty, lambda now: length <= now < length + half, ADDED_UP_SECONDS)
+        if found < length:
+            _need_calm(self._live, length - found)
         self._live.expect(f"whether {_DIRTY}, {found} bytes, is {length}", True, length <= found < length + half)
 
     def expect_clean(self) -> None:
         """Expect none of it to be dirty, and none to be on its way to the disk."""
 
         def found() -> list[int]:
-            return [read_statistics(self._group)[name] // pmd_size(self._live) for name in (_DIRTY, _BEING_WRITTEN)]
+            return [read_statistics(self._group)[name] // block_size(self._live) for name in (_DIRTY, _BEING_WRITTEN)]
 
         now = self._live.host.last_look(found, [0, 0].__eq__, ADDED_UP_SECONDS)
         self._live.expect(f"huge pages in {_DIRTY}, {_BEING_WRITTEN}", [0, 0], now)
@@ -83,7 +86,8 @@ class _WrittenFile:
 def dirtied_and_written(live: Live) -> None:
     need_exact_charges(live)
     let_only_pmd_inherit(live)
-    above, length = new_group(live, "memory", Version.TWO), _PAGES * pmd_size(live)
+    above, length = new_group(live, "memory", Version.TWO), _PAGES * block_size(live)
+    _need_calm(live, length)
     for name, write in (("write", _WrittenFile.write), ("stores", _WrittenFile.store)):
         with live.about(name):
             on_disk = file_on_a_disk(live, length)
@@ -108,6 +112,18 @@ def dirtied_and_written(live: Live) -> None:
         file.write()
         file.store()
         file.expect_clean()
+
+
+def _need_calm(live: Live, length: int) -> None:
+    """Raise CannotRun where ``length`` bytes more that are dirty are so many that the kernel writes them at once.
+
+    Whoever dirties memory has all of its group written where the whole machine has more than vm.dirty_background_ratio
+    or _bytes allow (balance_dirty_pages() in mm/page-writeback.c).
+    """
+    counters = read_counters(live)
+    dirty, most = (counters[name] * live.base_page for name in ("nr_dirty", "nr_dirty_background_threshold"))
+    if dirty + length >= most:
+        raise CannotRun(f"{dirty} bytes of the machine are dirty, and with {length} more it has over {most}: it writes")
 
 
 def _expect_rise(live: Live, counter: str, before: dict[str, int], length: int) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.khugepaged_clock import let_rest
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
@@ -52,7 +52,7 @@ def moved_in_swap(live: Live) -> None:
     "mremap(2); mm/mremap.c move_vma(), mremap_to()",
 )
 def moved_of_a_file(live: Live) -> None:
-    let_rest(live)
+    let_nobody_else_act(live)
     size, base = pmd_size(live), live.base_page
     places = ((base, base), (size, size), (size - base, 2 * base), (size + base, size - 2 * base))
     points = {huge: mount_tmpfs(live, huge) for huge in ("always", "never")}

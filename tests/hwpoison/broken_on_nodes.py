@@ -10,7 +10,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import bind
 from hugepage_qa.cases.pages_of_a_node import filled_page_on, need_memory, require_no_free_page
-from hugepage_qa.cases.thp_memory import map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.nodes import node_directories
@@ -68,6 +68,7 @@ def other_memory(live: Live) -> None:
                     memory.fill()
                     if advice == MADV_HUGEPAGE:
                         need_blocks(live, memory, node)
+                        live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
                     return memory
 
                 _expect_counted(live, make, node, 1)
@@ -109,7 +110,7 @@ def surplus_pages(live: Live) -> None:
                 memory.actor.end()
             live.expect_pool(nr=persistent, free=persistent)
             live.overcommit(0)
-            live.set_nr(0)
+            live.set_nr(0, node)
             live.expect_pool(nr=0, free=0)
 
 

@@ -74,7 +74,7 @@ def told(live: Live) -> None:
         live.expect("memory behind what is wrong that is in swap", 0, swapped(memory.part(_PAGES - 1)))
         live.expect("huge pages behind it", memory.size * (make is huge_pages), mapped_huge(memory.part(_PAGES - 1)))
         if advice == MADV_PAGEOUT:
-            live.host.wait_until(partial(_paged_out, asked, memory))
+            live.host.wait_until(partial(_paged_out, live, asked, memory))
             live.expect("memory in swap that was advised", 2 * memory.size, swapped(memory))
         for page in (0, 1, _PAGES - 1):
             memory.expect_filled(first=page, pages=1)
@@ -109,10 +109,13 @@ def _rows(memory: Memory, page: int) -> tuple[tuple[list[Range], int, int], ...]
     )
 
 
-def _paged_out(asked: _Asked, memory: Memory) -> bool:
-    # what somebody else has a hold of is passed over
+def _paged_out(live: Live, asked: _Asked, memory: Memory) -> bool:
+    # what somebody else has a hold of is passed over, and what another CPU has not put on its lists (parts_out())
     asked.result([(memory.address, 2 * memory.size)], MADV_PAGEOUT)
-    return swapped(memory) == 2 * memory.size
+    if swapped(memory) == 2 * memory.size:
+        return True
+    live.compact()
+    return False
 
 
 @RANGES.case(

@@ -6,11 +6,12 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.folio_layout import expect_folios
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import PRESENT, SWAPPED, WORD, Memory
 from hugepage_qa.cases.memory_policy import MOVES, bind, move_all
-from hugepage_qa.cases.swapped import need_swap, page_all_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out, parts_out
 from hugepage_qa.cases.thp_memory import free_lazily, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import (
@@ -52,7 +53,7 @@ def written_after_it_was_free(live: Live) -> None:
         set_policy(live, "madvise", pmd="never")
         live.set_knob(f"{path}/enabled", "always")
         with live.about(f"pages of {size >> 10} kB"):
-            _expect_written_kept(live, nodes, _pages_of_any_size, in_swap=False)
+            _expect_written_kept(live, nodes, _smaller_pages, in_swap=False)
 
 
 @LATE_WRITES.case(
@@ -86,18 +87,22 @@ def written_and_reclaimed(live: Live) -> None:
             need_swap(live, size)
         for make, (start, length) in product((base_pages, huge_pages, mapped_in_parts), parts):
             with live.about(f"{make.__name__}, {length} bytes at {start}, swap {has_swap}"):
-                _expect_kept(live, make(live), start, length)
+                _expect_kept(live, make(live), start, length, has_swap=has_swap, by_page=make is base_pages)
     set_policy(live, "madvise", pmd="never")
     for (smaller, path), (start, length) in product(smaller_sizes(live)[-1:], parts):
         live.set_knob(f"{path}/enabled", "always")
         memory = advised(live)
         memory.fill()
         with live.about(f"pages of {smaller >> 10} kB, {length} bytes at {start}"):
-            _expect_kept(live, memory, start, length)
+            expect_folios(live, memory, smaller)
+            _expect_kept(live, memory, start, length, has_swap=True, by_page=False)
 
 
-def _expect_kept(live: Live, memory: Memory, start: int, length: int) -> None:
-    """Write a part of ``memory`` when nobody needs it any more, and expect that to be kept under reclaim; end it."""
+def _expect_kept(live: Live, memory: Memory, start: int, length: int, *, has_swap: bool, by_page: bool) -> None:
+    """Write a part of ``memory`` when nobody needs it any more, and expect that to be kept under reclaim; end it.
+
+    All of it has to leave memory where it ``has_swap``, and the rest of what is taken ``by_page`` anyway.
+    """
     _freed(live, memory)
     memory.fill_part(start, length, _NEW_VALUE)
     for _time in range(_RECLAIMS):
@@ -107,12 +112,27 @@ def _expect_kept(live: Live, memory: Memory, start: int, length: int) -> None:
     if lost:
         # nothing is to be reclaimed from a kernel that has lost pages, nor compacted
         live.fail("base pages that were written and are neither there nor in swap", 0, lost)
+    if has_swap:
+        page_all_out(live, memory)
+    elif by_page:
+        _expect_taken(live, memory, start, length)
     live.expect("words that were written and changed", 0, memory.wrong(start, length, _NEW_VALUE))
     for first, rest in ((0, start), (start + length, memory.size - start - length)):
         if rest:
             others = rest // WORD - memory.nonzero(first, rest)
             live.expect("words of the rest that are neither zero nor as before", others, memory.wrong(first, rest))
     memory.actor.end()
+
+
+def _expect_taken(live: Live, memory: Memory, start: int, length: int) -> None:
+    """Expect reclaim to take all base pages but those of a part."""
+
+    def left() -> int:
+        kept, entries = range(start // live.base_page, (start + length) // live.base_page), memory.whole_pagemap()
+        return sum(bool(entry & PRESENT) for place, entry in enumerate(entries) if place not in kept)
+
+    live.host.wait_until(lambda: parts_out(live, memory, [(0, memory.length)], lambda: not left()))
+    live.expect("base pages that nobody has written and are there", 0, left())
 
 
 def _freed(live: Live, memory: Memory) -> None:
@@ -163,8 +183,11 @@ def _base_pages(live: Live, node: int) -> Memory:
     return _filled_on(live, node, MADV_NOHUGEPAGE)
 
 
-def _pages_of_any_size(live: Live, node: int) -> Memory:
-    return _filled_on(live, node, MADV_HUGEPAGE)
+def _smaller_pages(live: Live, node: int) -> Memory:
+    memory = _filled_on(live, node, MADV_HUGEPAGE)
+    size, _path = smaller_sizes(live)[-1]
+    expect_folios(live, memory, size)
+    return memory
 
 
 def _huge_page(live: Live, node: int) -> Memory:

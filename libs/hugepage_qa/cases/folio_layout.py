@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from hugepage_qa.cases.fragmentation import expect_no_shortage
+from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage
 from hugepage_qa.cases.frames import tails_among
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory, runs
@@ -43,6 +43,16 @@ def expect_folio(live: Live, memory: Memory, size: int, node: int | None = None)
     if largest != size:
         expect_no_shortage(live, size, 1, node)
     live.expect("bytes of the largest folio", size, largest)
+
+
+def expect_folios(live: Live, memory: Memory, size: int) -> None:
+    """Expect filled ``memory`` to be in folios of ``size`` bytes alone. Raises CannotRun as ``expect_folio`` does."""
+    base = live.base_page
+    wanted = [range(start, start + size // base) for start in range(0, memory.length // base, size // base)]
+    found = folios_of_all(live, memory)
+    if found != wanted:
+        expect_no_node_short(live, size, len(wanted))
+    live.expect("base pages that are in folios of each size in kB", layout_of(live, wanted), layout_of(live, found))
 
 
 def layout_of(live: Live, folios: Iterable[range]) -> Layout:

@@ -6,6 +6,7 @@ And the order in which memory of other nodes is taken, of which there is one.
 import errno
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -13,6 +14,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import F_MEMS_ALLOWED, Mode, bind, give_policy, policy_of, set_policy, told_policy
 from hugepage_qa.cases.pages_of_a_node import missing_node
+from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.oracle.node_policies import RELATIVE, STATIC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -169,6 +171,35 @@ def _one_by_one(policy: str) -> str:
     words, colon, ranges = policy.partition(":")
     ends = [list(map(int, part.split("-"))) for part in ranges.split(",")] if ranges else []
     return f"{words}{colon}{','.join(str(node) for end in ends for node in range(end[0], end[-1] + 1))}"
+
+
+@ARGUMENTS.case(
+    "mbind(2) of no bytes is done and changes nothing, wherever that is, mapped or not; from an address on that is no"
+    " multiple of a base page it is EINVAL, and over what is not mapped EFAULT",
+    "mbind(2) EINVAL, EFAULT; mm/mempolicy.c do_mbind(), queue_pages_test_walk()",
+    pages=2,
+)
+def ranges(live: Live) -> None:
+    live.need_nodes()
+    for make in (live.map, partial(map_aligned, live, size=live.base_page)):
+        memory = make(2)
+        behind = memory.address + memory.length
+        memory.unmap(1, 1)
+        # what is told of the memory in front of the hole goes by its own range
+        asked = {
+            (memory.address, 0): 0,
+            (memory.address + memory.size, 0): 0,
+            (behind, 0): 0,
+            (memory.address + 1, 0): errno.EINVAL,
+            (memory.address + 1, memory.size): errno.EINVAL,
+            (memory.address + memory.size, memory.size): errno.EFAULT,
+        }
+        for (start, length), wanted in asked.items():
+            with live.about(f"{length} bytes from {start - memory.address} on, in pages of {memory.size} bytes"):
+                place = Memory(live, memory.actor, start, 1, length)
+                live.expect_errno(wanted, bind, place, live.nodes[:1]) if wanted else bind(place, live.nodes[:1])
+                live.expect("the policy of what is mapped", (Mode.DEFAULT, []), policy_of(memory))
+        memory.actor.end()
 
 
 @ARGUMENTS.case(

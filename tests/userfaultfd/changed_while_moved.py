@@ -14,9 +14,9 @@ from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.counters import read_vmstat
+from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 CHANGED = Area("userfaultfd/changed-while-moved", sizes=Sizes.ONCE)
@@ -150,24 +150,14 @@ def _filled(live: Live, shared: bool) -> Memory:
 
 @contextmanager
 def _moved_on_and_on(live: Live, memory: Memory) -> Iterator[None]:
-    """Have another process move ``memory`` to each of two nodes, on and on, before and in this block.
-
-    Raises CannotRun where no huge page has moved as a whole in it.
-    """
-    at_first = _huge_pages_moved(live)
+    """Have another process move ``memory`` to each of two nodes, on and on, in this block; some of it does move."""
+    before = read_vmstat(ObservedTree(live.host))
     with at_once(live, live.actor()) as threads:
         for node in live.nodes[:2]:
             threads.call("move_pages", *moving(memory, node, by_another=True))
-        live.host.wait_until(lambda: _huge_pages_moved(live) > at_first)
-        before = _huge_pages_moved(live)
         yield
-        after = _huge_pages_moved(live)
-    if after == before:
-        raise CannotRun("no huge page has moved as a whole meanwhile")
-
-
-def _huge_pages_moved(live: Live) -> int:
-    return read_vmstat(live.host).get("thp_migration_success", 0)
+    moved = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["pgmigrate_success"]
+    live.expect("pgmigrate_success rose", True, moved > 0)
 
 
 def _places(memory: Memory) -> list[int]:

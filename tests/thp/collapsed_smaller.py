@@ -27,8 +27,6 @@ COLLAPSED = Area("thp/collapsed-smaller", sizes=Sizes.ONCE, uncleared=True)
 CONTROLS = f"{THP_DOC} Khugepaged controls"
 #: whose document tells of smaller sizes
 SINCE = "7.3"
-#: a page that compaction moves is mapped by nobody in that moment
-_MOVED_SECONDS = 1.0
 #: numbers of base pages in a PMD-sized page
 Places = Set[int]
 
@@ -52,8 +50,7 @@ def largest_size_that_fits(live: Live) -> None:
         _expect_rise(live, "collapse_alloc", size, before, memory.length // size)
     allow_only(live, sizes[0])
     await_scans(live)
-    kept = _wanted(live, sizes[-1:])
-    live.expect("pages by size, of which smaller ones are enabled", kept, _last_sizes(live, memory, kept))
+    live.expect("pages by size, of which smaller ones are enabled", _wanted(live, sizes[-1:]), _sizes(live, memory))
     memory.expect_filled()
     allow_only(live, *sizes)
     other = base_pages(live)
@@ -279,11 +276,6 @@ def _sizes(live: Live, memory: Memory) -> Layout:
     return layout_of(live, folios_of(live, memory))
 
 
-def _last_sizes(live: Live, memory: Memory, *expected: Layout) -> Layout:
-    """Return what ``_sizes`` does, and look again where it is none of ``expected``: some of it may be moved then."""
-    return live.host.last_look(partial(_sizes, live, memory), expected.__contains__, _MOVED_SECONDS)
-
-
 def _expect_sizes(live: Live, memory: Memory, wanted: Layout, known: Mapping[Quirk, Layout] | None = None) -> None:
     """Expect khugepaged to make of ``memory`` what is ``wanted``, or ``known``, and nothing more of it after that.
 
@@ -293,8 +285,7 @@ def _expect_sizes(live: Live, memory: Memory, wanted: Layout, known: Mapping[Qui
         size = max(wanted) << 10
         expect_no_node_short(live, size, memory.length // size)
     await_scans(live)
-    found = _last_sizes(live, memory, wanted, *(known or {}).values())
-    live.expect("base pages that are in pages of each size in kB", wanted, found, known)
+    live.expect("base pages that are in pages of each size in kB", wanted, _sizes(live, memory), known)
 
 
 def _expect_rise(live: Live, name: str, size: int, before: dict[str, int], least: int = 1) -> None:

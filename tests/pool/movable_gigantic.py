@@ -22,6 +22,8 @@ _KNOB = "proc/sys/vm/movable_gigantic_pages"
 _SINCE = "7.0"
 #: ranges that are tried, each of which may have a page that cannot be moved
 _TRIED = 4
+#: an emulated processor takes several for a page that is copied, and others may have it most of the time
+_COPIED_SECONDS = 100
 #: of others, which come from movable memory first
 _BASE_PAGES = 64
 
@@ -91,7 +93,7 @@ def moved_when_taken(live: Live) -> None:
         if other != movable.node:
             live.reserve(1, other)
     pages = live.pool().nr
-    live.expect("whether a block of it is taken", True, movable.blocks[0].is_taken(live))
+    live.expect("whether a block of it is taken", True, movable.blocks[0].is_taken(live, _COPIED_SECONDS))
     _expect_to_lie(live, movable, memory, [])
     memory.expect_filled()
     # what it left is free, and no longer in the pool
@@ -101,8 +103,9 @@ def moved_when_taken(live: Live) -> None:
 def _movable_range(live: Live) -> _Range:
     """Have movable memory with room for one page until the case ends.
 
-    Raises CannotRun where nothing can be taken, and as ``memory_blocks()`` does.
+    Raises CannotRun where nothing can be taken, on a kernel without nodes, and as ``memory_blocks()`` does.
     """
+    live.need_nodes()
     keep_struct_pages_that_nobody_counts(live)
     ranges: defaultdict[tuple[int, int], list[MemoryBlock]] = defaultdict(list)
     for block in memory_blocks(live):

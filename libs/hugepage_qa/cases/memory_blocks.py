@@ -42,15 +42,15 @@ class MemoryBlock:
     number: int
     size: int
 
-    def is_taken(self, live: Live) -> bool:
-        """Take it from the machine; return whether it could be: it cannot with pages that nothing moves.
+    def is_taken(self, live: Live, seconds: int = _SECONDS) -> bool:
+        """Take it from the machine, in ``seconds`` at most; return whether it could be: not with what nothing moves.
 
         For a page that somebody holds the kernel may try for ever (offline_pages() in mm/memory_hotplug.c), until a
         signal comes. Raises CannotRun where the kernel lets none go.
         """
         actor = live.actor()
         state = live.open(actor, f"/{self._state}", os.O_WRONLY)
-        set_alarm(actor, _SECONDS)
+        set_alarm(actor, seconds)
         try:
             actor.call("write", state, _OFFLINE.encode(), len(_OFFLINE))
         except ActorGone:

@@ -132,6 +132,8 @@ def _transparent(live: Live, node: int, pages: int, *, shared: bool) -> Memory:
 
 
 def _of_the_pool(live: Live, node: int, pages: int) -> Memory:
+    # the node before, whose pages filled no block, has them still
+    live.set_nr(0)
     live.reserve(pages, node)
     memory = live.map(pages)
     bind(memory, [node])
@@ -150,9 +152,10 @@ def _expect_intact(live: Live, memory: Memory, first: int, end: int) -> None:
 def _in_a_block(live: Live, size: int, make: Callable[[Live, int, int], Memory]) -> tuple[Memory, MemoryBlock]:
     """Return memory in pages of ``size`` bytes that has all of a block of ordinary memory, and that block.
 
-    ``make`` gives it from a node, so many pages of it. Raises CannotRun where no block is free as a whole, and as
-    ``memory_blocks()`` does.
+    ``make`` gives it from a node, so many pages of it. Raises CannotRun where no block is free as a whole, on a kernel
+    without nodes, and as ``memory_blocks()`` does.
     """
+    live.need_nodes()
     keep_struct_pages_that_nobody_counts(live)
     let_rest(live)
     blocks = {block.number: block for block in memory_blocks(live) if block.zone(live) != MOVABLE}

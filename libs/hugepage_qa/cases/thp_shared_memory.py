@@ -120,12 +120,17 @@ def remount_tmpfs(actor: Actor, point: str, options: str) -> None:
     actor.call("mount", "none", point, "tmpfs", MS_REMOUNT, options)
 
 
-def need_huge_pages_for_words(live: Live) -> None:
-    """Raise CannotRun where write(2) and fallocate(2) of a few bytes bring no huge page to a tmpfs with huge=always.
+def has_huge_pages_for_words(live: Live) -> bool:
+    """Tell whether write(2) and fallocate(2) of a few bytes bring a huge page to a tmpfs with huge=always.
 
     Since acd7ccb284b8 a folio was no larger than what is written, until that was taken back.
     """
-    if _SIZED_BY_WRITES <= live.kernel_version < _SIZED_NO_MORE:
+    return not _SIZED_BY_WRITES <= live.kernel_version < _SIZED_NO_MORE
+
+
+def need_huge_pages_for_words(live: Live) -> None:
+    """Raise CannotRun where ``has_huge_pages_for_words`` says that there are none."""
+    if not has_huge_pages_for_words(live):
         raise CannotRun("folios of a tmpfs are no larger than what is written to it, in Linux 6.14 to 6.16")
 
 

@@ -1,7 +1,9 @@
 """Which anonymous memory gets transparent huge pages at a fault: policies of all sizes, of one, and of a process."""
 
 import errno
+from collections.abc import Mapping
 from functools import partial
+from itertools import permutations
 from math import isqrt
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -165,6 +167,39 @@ def values_that_are_shown(live: Live) -> None:
             live.expect(
                 f"files after {word} was written to {path}", before | {path: word}, _selected(ObservedTree(live.host))
             )
+
+
+@POLICY.case(
+    "what is written for one size of huge pages leaves all others at what they have, whatever that is",
+    f"{THP_DOC}; mm/huge_memory.c anon_enabled_store(); mm/shmem.c thpsize_shmem_enabled_store()",
+    since="6.8",
+)
+def one_size_alone(live: Live) -> None:
+    set_policy(live, "madvise")
+    # no size but that of a PMD may inherit where it is force
+    live.set_knob_if_there(f"{DIRECTORY}/shmem_enabled", "never")
+    for name in ("enabled", "shmem_enabled"):
+        paths = [f"{path}/{name}" for path in size_directories(live.host, DIRECTORY).values()]
+        paths = [path for path in paths if live.host.read(path) is not None]
+        before = _selected(live.host)
+        for path in paths:
+            live.set_knob(path, before[path])
+        for one in dict.fromkeys((*paths[:1], *paths[-1:])):
+            offered = parse_selection(live.host.read(one) or "", one).allowed
+            for others, word in permutations([word for word in offered if word != "force"], 2):
+                for path in paths:
+                    live.host.write(path, others)
+                live.host.write(one, word)
+                wanted = before | dict.fromkeys(paths, others) | {one: word}
+                with live.about(f"{word} is written to {one}, all others have {others}"):
+                    live.expect("files that are not so", {}, _unlike(wanted, _selected(ObservedTree(live.host))))
+        for path in paths:
+            live.host.write(path, before[path])
+
+
+def _unlike(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
+    """Return what was ``wanted`` and ``found`` of each file where that is not the same."""
+    return {path: (value, found.get(path)) for path, value in wanted.items() if found.get(path) != value}
 
 
 @POLICY.case("values that the files do not offer are refused and change nothing", f"{THP_DOC}")

@@ -120,6 +120,7 @@ _WITHOUT_HUGE_PAGES = {
     "moved-in-swap",
     "thread-comes-and-goes",
     "values-that-are-shown",
+    "one-size-alone",
     "files-of-hugetext",
     "dropped-caches",
     "open-for-write",

@@ -8,13 +8,12 @@ from functools import partial
 from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import advised
-from hugepage_qa.cases.thp_shared_memory import map_file, map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import expect_shared, map_file, map_start, nameless_file
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -128,9 +127,10 @@ def _to_copy(live: Live, make: Callable[[Live], Memory], mode: Mode) -> Filled:
 
 def _to_continue(live: Live, huge: str, shared: bool, mode: Mode) -> Filled:
     actor = live.actor()
-    descriptor = live.open(actor, f"{mount_tmpfs(live, huge)}/file")
-    with_blocks(live, pmd_size(live), int(huge == "always"))
-    map_start(live, actor, descriptor).fill(_VALUE)
+    descriptor = nameless_file(live, actor, huge)
+    file = map_start(live, actor, descriptor)
+    expect_shared(live, file, huge == "always", f"huge={huge}")
+    file.fill(_VALUE)
     memory = map_file(live, actor, descriptor, 1, shared=shared)
     fault = Userfault(memory, Mode.MINOR | mode, Feature.MINOR_SHMEM | Feature.WP_HUGETLBFS_SHMEM)
 
@@ -146,7 +146,7 @@ def _anonymous(live: Live) -> Memory:
 
 def _of_a_file(live: Live, *, shared: bool = True) -> Memory:
     actor = live.actor()
-    descriptor = live.open(actor, f"{mount_tmpfs(live, 'never')}/file")
+    descriptor = nameless_file(live, actor, "never")
     actor.call("ftruncate", descriptor, pmd_size(live))
     return map_file(live, actor, descriptor, 1, shared=shared)
 

@@ -8,13 +8,14 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import EXCLUSIVE, PRESENT, Memory, runs
+from hugepage_qa.cases.mapped_memory import EXCLUSIVE, Memory, runs
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, map_in_parts, need_counted_parts
 from hugepage_qa.cases.thp_shared_memory import (
-    filled_file,
+    expect_shared,
+    map_start,
     map_start_of_file,
-    mount_tmpfs,
+    nameless_file,
     shared_base_pages,
     shared_huge_pages,
 )
@@ -53,7 +54,10 @@ def _moved(live: Live, memory: Memory) -> Memory:
 
 
 def _huge_page_of_a_file(live: Live) -> Memory:
-    return filled_file(live, f"{mount_tmpfs(live, 'always')}/file", 1)
+    actor = live.actor()
+    memory = map_start(live, actor, nameless_file(live, actor, "always"))
+    expect_shared(live, memory, True, "huge=always")
+    return memory
 
 
 def _page_cache(live: Live) -> Memory:
@@ -100,7 +104,7 @@ def _expect_told(live: Live, kind: Kind, is_divided_late: bool) -> None:
     child = memory.fork()
     if divide and is_divided_late:
         memory = divide(live, memory)
-    ours = _expect_exclusive(live, memory, _read(child), "with a child")
+    ours = _expect_exclusive(live, memory, _read(live, child), "with a child")
     count = memory.size // live.base_page
     for first, pages in ((0, 1), (count - 2, 1), (count // 4, count // 2), (1, 1)):
         child.actor.call("munmap", child.address + first * live.base_page, pages * live.base_page)
@@ -116,7 +120,7 @@ def _expect_exclusive(live: Live, memory: Memory, others: Set[int], when: str) -
 
     By then it has no huge page mapped as a whole.
     """
-    mapped = _read(memory)
+    mapped = _read(live, memory)
     own = mapped - others
     expected = runs(own), len(own) * live.base_page, len(mapped - own) * live.base_page, 0
     found = live.host.last_look(partial(_told, memory), expected.__eq__, _MOVED_SECONDS)
@@ -137,12 +141,14 @@ def _told(memory: Memory) -> tuple[list[range], int, int, int]:
     return exclusive, private, shared, sum(each.anon_huge_pages + each.shmem_pmd_mapped for each in mappings)
 
 
-def _read(memory: Memory) -> set[int]:
-    """Read all of ``memory`` that is mapped, and return the numbers of the base pages that are there."""
+def _read(live: Live, memory: Memory) -> set[int]:
+    """Read all of ``memory`` that is mapped, so that it is there, and return the numbers of its base pages."""
+    found = set[int]()
     for mapping in memory.all_mappings():
         start, end = max(mapping.start, memory.address), min(mapping.end, memory.at(1))
         memory.actor.nonzero(start, end - start)
-    return {number for number, entry in enumerate(memory.whole_pagemap()) if entry & PRESENT}
+        found.update(range((start - memory.address) // live.base_page, (end - memory.address) // live.base_page))
+    return found
 
 
 class ThpExclusiveParts(LiveTest):

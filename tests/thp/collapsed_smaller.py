@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.folio_layout import Layout, folios_of, layout_of
+from hugepage_qa.cases.folio_layout import Layout, folios_of, folios_of_all, layout_of
 from hugepage_qa.cases.fragmentation import expect_no_node_short
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, allow_absent, await_khugepaged, await_scans
 from hugepage_qa.cases.khugepaged_work import put_to_work
@@ -50,7 +50,8 @@ def largest_size_that_fits(live: Live) -> None:
         _expect_rise(live, "collapse_alloc", size, before, memory.length // size)
     allow_only(live, sizes[0])
     await_scans(live)
-    live.expect("pages by size, of which smaller ones are enabled", _wanted(live, sizes[-1:]), _sizes(live, memory))
+    kept = _wanted(live, sizes[-1:])
+    live.expect("pages by size, of which smaller ones are enabled", kept, _sizes_of_all(live, memory, kept))
     memory.expect_filled()
     allow_only(live, *sizes)
     other = base_pages(live)
@@ -276,6 +277,12 @@ def _sizes(live: Live, memory: Memory) -> Layout:
     return layout_of(live, folios_of(live, memory))
 
 
+def _sizes_of_all(live: Live, memory: Memory, wanted: Layout) -> Layout:
+    """Return what ``_sizes`` does, when as many base pages are mapped as are in what is ``wanted``: none is moved."""
+    pages = sum(len(places) for found in wanted.values() for places in found)
+    return layout_of(live, folios_of_all(live, memory, pages))
+
+
 def _expect_sizes(live: Live, memory: Memory, wanted: Layout, known: Mapping[Quirk, Layout] | None = None) -> None:
     """Expect khugepaged to make of ``memory`` what is ``wanted``, or ``known``, and nothing more of it after that.
 
@@ -285,7 +292,8 @@ def _expect_sizes(live: Live, memory: Memory, wanted: Layout, known: Mapping[Qui
         size = max(wanted) << 10
         expect_no_node_short(live, size, memory.length // size)
     await_scans(live)
-    live.expect("base pages that are in pages of each size in kB", wanted, _sizes(live, memory), known)
+    found = _sizes_of_all(live, memory, wanted)
+    live.expect("base pages that are in pages of each size in kB", wanted, found, known)
 
 
 def _expect_rise(live: Live, name: str, size: int, before: dict[str, int], least: int = 1) -> None:

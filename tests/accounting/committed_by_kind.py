@@ -8,13 +8,12 @@ from itertools import groupby
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
-from hugepage_qa.cases.commit_policy import NEVER, OVERCOMMIT_MEMORY
+from hugepage_qa.cases.commit_policy import need_noreserve
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.kernel.uapi import MAP_FIXED
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -67,8 +66,7 @@ class Covered:
 )
 def covered_by_others(live: Live) -> None:
     let_nobody_else_act(live)
-    if (live.host.read(OVERCOMMIT_MEMORY) or "").strip() == NEVER:
-        raise CannotRun(f"/{OVERCOMMIT_MEMORY} is {NEVER}: MAP_NORESERVE is ignored")
+    need_noreserve(live)
     actors = list[Actor]()
     for kinds, first, over in _COVERED:
         gone = -_committed(live, kinds[first : first + len(over)])

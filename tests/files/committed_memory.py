@@ -9,7 +9,7 @@ from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
-from hugepage_qa.cases.commit_policy import NEVER, OVERCOMMIT_MEMORY, set_overcommit_memory
+from hugepage_qa.cases.commit_policy import NEVER, ignores_noreserve, set_overcommit_memory
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, IPC_RMID, SHM_NORESERVE, segment_number
@@ -202,7 +202,7 @@ def of_anonymous_memory(live: Live) -> None:
     let_nobody_else_act(live)
     size = pmd_size(live)
     length = _PAGES * size
-    is_ignored = (live.host.read(OVERCOMMIT_MEMORY) or "").strip() == NEVER
+    is_ignored = ignores_noreserve(live)
     actors = list[Actor]()
     for policy, noreserve in product(("always", "never"), (False, True)):
         if noreserve and is_ignored:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.commit_policy import need_noreserve
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
@@ -18,7 +19,6 @@ from hugepage_qa.cases.pagemap_scan import Is, Region, scan
 from hugepage_qa.cases.pages_in_memory import expect_in_memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_NOHUGEPAGE, MAP_FIXED, PROT_NONE
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Refused
 from hugepage_qa.version import KernelVersion
@@ -32,7 +32,6 @@ _BLOCKS = 4
 #: powers of two, in bytes: up to what a table of the highest level covers, where the addresses suffice
 _LEAST_BASE_PAGES, _MOST_BITS = 2, 41
 _SCAN_SINCE = KernelVersion(6, 7)
-_OVERCOMMIT, _NEVER = "proc/sys/vm/overcommit_memory", "2"
 
 
 class _NoAddresses(Exception):
@@ -236,8 +235,7 @@ def _for_each(live: Live, act: Callable[[Apart], None], kinds: Sequence[bool] = 
 
     Raises Refused where they do not even suffice for what a page table covers.
     """
-    if (live.host.read(_OVERCOMMIT) or "").strip() == _NEVER:
-        raise CannotRun(f"/{_OVERCOMMIT} is {_NEVER}: MAP_NORESERVE is ignored")
+    need_noreserve(live)
     let_rest(live)
     actor = live.actor()
     for shared in kinds:

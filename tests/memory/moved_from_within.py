@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.commit_policy import need_noreserve
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -19,7 +20,6 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -28,8 +28,6 @@ FROM_WITHIN = Area("memory/moved-from-within", sizes=Sizes.ONCE)
 _SOURCE = "mremap(2); mm/mremap.c move_page_tables(), get_extent(), get_old_pud(), get_old_pmd()"
 #: tables that a mapping lies in: of the first and the third nothing is touched
 _TABLES = 4
-#: MAP_NORESERVE is passed over (OVERCOMMIT_NEVER in mm/mmap.c do_mmap())
-_OVERCOMMIT, _NEVER = "proc/sys/vm/overcommit_memory", "2"
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,7 @@ def _for_each(live: Live, table: int, size: int, expect: Callable[[_Scattered, i
 
     Private ones and shared ones, and each to the same place in another table, to its start and elsewhere.
     """
-    if (live.host.read(_OVERCOMMIT) or "").strip() == _NEVER:
-        raise CannotRun(f"with vm.overcommit_memory={_NEVER} no process may map tables of which nothing is touched")
+    need_noreserve(live)
     half, actor = table // 2, live.actor()
     source, target = (room_for(actor, _TABLES + 2, table) for _side in range(2))
     for shared, start in product((False, True), (0, size, half, table - size)):

@@ -1,15 +1,26 @@
-"""How much of memory may be committed: vm.overcommit_memory, as a case sets it."""
+"""How much of memory may be committed: vm.overcommit_memory, as a case finds it or sets it."""
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.sizes import MIB
 
-OVERCOMMIT_MEMORY = "proc/sys/vm/overcommit_memory"
+_OVERCOMMIT_MEMORY = "proc/sys/vm/overcommit_memory"
 #: nothing beyond CommitLimit
 NEVER = "2"
 #: bytes that programs may ask for meanwhile
 _ROOM = 64 * MIB
+
+
+def ignores_noreserve(live: Live) -> bool:
+    """Tell whether MAP_NORESERVE counts for nothing: all that may be written is committed (do_mmap() in mm/mmap.c)."""
+    return (live.host.read(_OVERCOMMIT_MEMORY) or "").strip() == NEVER
+
+
+def need_noreserve(live: Live) -> None:
+    """Raise CannotRun where ``ignores_noreserve`` says so."""
+    if ignores_noreserve(live):
+        raise CannotRun(f"vm.overcommit_memory is {NEVER}: MAP_NORESERVE is ignored")
 
 
 def set_overcommit_memory(live: Live, mode: str, more: int = 0) -> None:
@@ -20,7 +31,7 @@ def set_overcommit_memory(live: Live, mode: str, more: int = 0) -> None:
     """
     if mode == NEVER and _left(live) < more + _ROOM:
         raise CannotRun("with vm.overcommit_memory=2 the programs of this machine would find no memory")
-    live.set_knob(OVERCOMMIT_MEMORY, mode)
+    live.set_knob(_OVERCOMMIT_MEMORY, mode)
 
 
 def _left(live: Live) -> int:

@@ -29,8 +29,10 @@ def main(path: str) -> None:
     # several regions may be of one file, and each table names all of them again
     kept: dict[tuple[int, int], mmap.mmap] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-        listening.bind(path)
+        # who waits for the socket may connect as soon as it sees it, and is refused until somebody listens
+        listening.bind(f"{path}.new")
         listening.listen(1)
+        os.rename(f"{path}.new", path)
         connection, _address = listening.accept()
     with connection:
         while request := _receive(connection):

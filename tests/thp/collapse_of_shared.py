@@ -10,6 +10,7 @@ from hugepage_qa.cases.khugepaged_work import (
     COLLAPSE_SINCE,
     beyond_limit,
     expect_beyond_limit,
+    expect_collapse,
     put_to_sleep,
     put_to_work,
 )
@@ -30,6 +31,7 @@ from hugepage_qa.cases.thp_shared_memory import (
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -87,14 +89,13 @@ def shared_memory(live: Live) -> None:
     since="6.12",
 )
 def shared_pages_of_a_smaller_size(live: Live) -> None:
-    put_to_work(live)
     let_only_pmd_inherit(live)
-    allow_absent(live, 0)
-    sizes = [size for size, path in some_smaller_sizes(live) if "shmem_enabled" in live.host.names(path)]
-    if not sizes:
-        raise CannotRun("this kernel has no shared memory in huge pages of smaller sizes")
-    for size in sizes:
+    for size in _shared_sizes(live):
         for absent in (0, 1):
+            put_to_work(live)
+            allow_absent(live, 0)
+            # before 6.17 the smaller size alone is leave enough for khugepaged
+            put_to_sleep(live)
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
             allow_only(live, size, knob="shmem_enabled", policy="always")
             memory = map_aligned(live, 1, pmd_size(live), shared=True)
@@ -104,10 +105,35 @@ def shared_pages_of_a_smaller_size(live: Live) -> None:
             allow_only(live, pmd_size(live), knob="shmem_enabled", policy="inherit")
             live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
             _advise(memory)
+            quicken(live)
             with live.about(f"pages of {size} bytes, {absent} absent"):
                 _expect_shared(live, memory, not absent, f"{absent} absent")
                 live.expect("words that changed", 0, memory.wrong(0, present))
             memory.actor.end()
+
+
+@SHARED.case(
+    "khugepaged leaves shared memory alone that may have huge pages of smaller sizes, and none of a PMD",
+    f"{THP_DOC} shmem_enabled; mm/huge_memory.c __thp_vma_allowable_orders() (26c7d8413aaf)",
+    since="6.11",
+)
+def smaller_sizes_alone(live: Live) -> None:
+    put_to_work(live)
+    let_only_pmd_inherit(live)
+    live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")
+    sizes = _shared_sizes(live)
+    for policy in ("always", "advise"):
+        allow_only(live, *sizes, knob="shmem_enabled", policy=policy)
+        # that it is huge in the end tells that khugepaged has been in this process
+        private = base_pages(live)
+        memory = map_aligned(live, 1, private.size, shared=True, actor=private.actor, advice=MADV_HUGEPAGE)
+        memory.fill()
+        expect_collapse(live, private, private.length)
+        await_scans(live)
+        mapped = _mapped_whole(live, memory)
+        known = {Quirk.SMALLER_SIZE_LETS_COLLAPSE: memory.length}
+        live.expect(f"ShmemPmdMapped, smaller sizes are {policy}", 0, mapped, known)
+        private.actor.end()
 
 
 @SHARED.case(
@@ -190,6 +216,14 @@ def _map_to_be_read(live: Live, actor: Actor, descriptor: int) -> Memory:
 
 def _map_and_move(live: Live, actor: Actor, descriptor: int) -> Memory:
     return map_file(live, actor, descriptor, 1).moved_to(room_for(actor, 1, pmd_size(live)))
+
+
+def _shared_sizes(live: Live) -> list[int]:
+    """Return some sizes in bytes below a PMD that shared memory may have. Raises CannotRun where there are none."""
+    sizes = [size for size, path in some_smaller_sizes(live) if "shmem_enabled" in live.host.names(path)]
+    if not sizes:
+        raise CannotRun("this kernel has no shared memory in huge pages of smaller sizes")
+    return sizes
 
 
 def _map_and_fork(live: Live, actor: Actor, descriptor: int) -> Memory:

@@ -26,6 +26,7 @@ class Quirk(Enum):
     # of transparent huge pages of a running machine, recorded in known_thp_issues.py
     BALANCED_PAGES_MISSED = "balanced-pages-missed"
     WITHIN_SIZE_PASSED = "within-size-passed"
+    SMALLER_SIZE_LETS_COLLAPSE = "smaller-size-lets-collapse"
     COMPACTION_ENDS_AT_LARGE_FOLIO = "compaction-ends-at-large-folio"
     DIRTY_LOST_AT_UNMAP = "dirty-lost-at-unmap"
     PIPE_SHOWS_LATER_WRITES = "pipe-shows-later-writes"

@@ -31,6 +31,18 @@ THP_ISSUES = by_quirk(
         seen="6.19.6, 7.3.4; right on 6.1.192, 6.12.107, 6.16.3, 6.18.15",
     ),
     KnownIssue(
+        quirk=Quirk.SMALLER_SIZE_LETS_COLLAPSE,
+        summary="khugepaged makes PMD-sized pages of shared memory that may have smaller huge pages alone",
+        example="shared anonymous memory of 2 MiB, hugepages-64kB/shmem_enabled is always, that of 2048kB and of the "
+        "whole never: khugepaged makes a page of 2 MiB of it",
+        cause="__thp_vma_allowable_orders() returns all orders that shared memory may have, and not those among them "
+        "that it was asked for (26c7d8413aaf)",
+        since=KernelVersion(6, 11),
+        until=KernelVersion(6, 17),
+        fix="mm: huge_memory: fix the check for allowed huge orders in shmem (6.17); 6.12.y has it not",
+        seen="6.12.117; right on 6.18.44, 7.3.4",
+    ),
+    KnownIssue(
         quirk=Quirk.COMPACTION_ENDS_AT_LARGE_FOLIO,
         summary="compaction of a zone ends at a large folio of a file that somebody holds: what lies behind it stays "
         "fragmented",

@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import threading
+from pathlib import Path
 
 _HEADER = struct.Struct("<III")
 _GET_FEATURES, _SET_MEM_TABLE, _GET_VRING_BASE, _GET_PROTOCOL_FEATURES = 1, 5, 11, 15
@@ -32,7 +33,7 @@ def main(path: str) -> None:
         # who waits for the socket may connect as soon as it sees it, and is refused until somebody listens
         listening.bind(f"{path}.new")
         listening.listen(1)
-        os.rename(f"{path}.new", path)
+        Path(f"{path}.new").rename(path)
         connection, _address = listening.accept()
     with connection:
         while request := _receive(connection):

@@ -83,6 +83,7 @@ def _expect_not_used(live: Live, frame: int, pages: int) -> None:
     pages=1,
 )
 def reserved_page(live: Live) -> None:
+    need_mending(live)
     before = out_of_use(live)
     actor = live.actor()
     frame, broken_frame = _frame_of_a_free_page(live, actor, live.size // 2)

@@ -8,9 +8,11 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.broken_memory import (
+    break_in_use,
     break_page,
     expect_broken,
     expect_flag,
+    is_flagged,
     mended_at_the_end,
     need_memory_failure,
     out_of_use,
@@ -22,10 +24,10 @@ from hugepage_qa.cases.broken_while_held import (
 )
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_transfers import READING_CALLS, expect_read_by
-from hugepage_qa.cases.hugetlb_files import open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
-from hugepage_qa.cases.memory_policy import run_on
+from hugepage_qa.cases.memory_policy import keep_to_one_cpu
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy, unadvised_base_pages
@@ -34,7 +36,7 @@ from hugepage_qa.cases.thp_shared_memory import (
     let_only_pmd_inherit,
     map_file,
     map_start,
-    mount_tmpfs,
+    nameless_file,
     shared_huge_pages,
 )
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MADV_HWPOISON, MADV_SOFT_OFFLINE
@@ -106,10 +108,10 @@ def soft_offline_of_what_is_held(live: Live) -> None:
     f"madvise(2) MADV_HWPOISON; {SPLIT}, memory_failure()",
 )
 def a_broken_part(live: Live) -> None:
-    memory = huge_pages(live, 2)
-    before, broken = out_of_use(live), memory.size // 2
-    frame = memory.frame(broken)
-    break_page(live, memory, broken, MADV_HWPOISON)
+    broken = pmd_size(live) // 2
+    memory, frame, before = break_in_use(
+        live, partial(huge_pages, live, 2), broken, partial(out_of_use, live), partial(_break_amid, live)
+    )
     live.expect("base pages out of use", 1, out_of_use(live) - before)
     expect_broken(live, memory, broken, live.base_page)
     expect_flag(live, memory, frame)
@@ -117,6 +119,10 @@ def a_broken_part(live: Live) -> None:
     wrong = memory.wrong(0, broken) + memory.wrong(behind, memory.length - behind)
     live.expect("words beside the broken page that changed", 0, wrong)
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
+
+
+def _break_amid(live: Live, memory: Memory) -> None:
+    break_page(live, memory, memory.size // 2, MADV_HWPOISON)
 
 
 @HWPOISON.case(
@@ -129,11 +135,11 @@ def a_broken_part_of_what_was_held(live: Live) -> None:
     set_policy(live, "madvise")
     actor = live.actor()
     # what is given back is on the lists of a CPU, and of its node, from where it comes the next time
-    run_on(actor, [0])
+    keep_to_one_cpu(live, actor)
     memory = advised(live, actor=actor)
     memory.fill()
     if memory.smaps().anon_huge_pages != memory.size:
-        raise CannotRun("no huge page is free on the node of the first processor")
+        raise CannotRun("no huge page is free on the node of its processor")
     broken, frame, reader = break_while_held(live, memory)
     # nobody else is to have it, whether it was found or is free elsewhere; a kernel that keeps it apart may refuse
     with mended_at_the_end(live, frame, actor.end, may_be_refused=True):
@@ -156,13 +162,23 @@ def a_broken_part_of_what_was_held(live: Live) -> None:
 def page_of_a_tmpfs(live: Live) -> None:
     let_only_pmd_inherit(live)
     base, uapi = live.base_page, live.host.uapi
-    for huge in ("never", "always"):
-        file = open_file(live, f"{mount_tmpfs(live, huge)}/file")
-        memory = map_start(live, file.actor, file.descriptor, 2)
+    files = list[HugeFile]()
+
+    def make(huge: str) -> Memory:
+        actor = live.actor()
+        # one with a name would keep a page that is to be mended
+        file = HugeFile(live, actor, nameless_file(live, actor, huge))
+        files.append(file)
+        memory = map_start(live, actor, file.descriptor, 2)
         expect_shared(live, memory, huge == "always", f"huge={huge}")
+        return memory
+
+    broken = pmd_size(live) // 2
+    for huge in ("never", "always"):
+        memory, _frame, file = break_in_use(
+            live, partial(make, huge), broken, lambda: files[-1], partial(_break_amid, live)
+        )
         read, write = (partial(file.actor.call, name, file.descriptor) for name in ("pread64", "pwrite64"))
-        broken = memory.size // 2
-        break_page(live, memory, broken, MADV_HWPOISON)
         with live.about(f"huge={huge}"):
             for mapped in (memory, map_file(live, file.actor, file.descriptor, 2)):
                 expect_broken(live, mapped, broken, base)
@@ -234,9 +250,7 @@ def reads_of_a_held_tmpfs_page(live: Live) -> None:
     f"{CACHE} me_pagecache_clean()",
 )
 def clean_page_of_a_file(live: Live) -> None:
-    memory, file, frame = _page_of_a_file(live)
-    memory.actor.call("fsync", file)
-    break_page(live, memory, 0, MADV_HWPOISON)
+    memory, file, frame = _broken_page_of_a_file(live)
     expect_flag(live, memory, frame)
     memory.expect_filled()
     live.expect("it still has the frame that is broken", False, frame in memory.frames())
@@ -248,10 +262,7 @@ def clean_page_of_a_file(live: Live) -> None:
     f"{CACHE} me_pagecache_dirty()",
 )
 def written_page_of_a_file(live: Live) -> None:
-    memory, file, frame = _page_of_a_file(live)
-    memory.actor.call("fsync", file)
-    memory.fill(_NEW_VALUE)
-    break_page(live, memory, 0, MADV_HWPOISON)
+    memory, file, frame = _broken_page_of_a_file(live, _NEW_VALUE)
     expect_flag(live, memory, frame)
     expect_broken(live, memory, 0, live.base_page)
     live.expect(
@@ -260,15 +271,34 @@ def written_page_of_a_file(live: Live) -> None:
     live.expect_errno(errno.EIO, memory.actor.call, "fsync", file)
 
 
-def _page_of_a_file(live: Live) -> tuple[Memory, int, int]:
-    """Return two base pages of a file on a disk that are filled, its descriptor, and the frame of the first one."""
+def _broken_page_of_a_file(live: Live, value: int | None = None) -> tuple[Memory, int, int]:
+    """Return two base pages of a file on a disk, its descriptor, and the frame of the first one, which broke.
+
+    They were filled and are as on the disk, but for a ``value`` that they were filled with since. Where compaction had
+    moved the page before it broke another one is broken.
+    """
+
+    def act() -> tuple[Memory, int, int]:
+        memory, file = _page_of_a_file(live)
+        memory.actor.call("fsync", file)
+        if value is not None:
+            memory.fill(value)
+        frame = memory.frame()
+        break_page(live, memory, 0, MADV_HWPOISON)
+        return memory, file, frame
+
+    return live.host.last_attempt(act, lambda seen: is_flagged(live, seen[0], seen[2]))
+
+
+def _page_of_a_file(live: Live) -> tuple[Memory, int]:
+    """Return two base pages of a file on a disk that are filled, and its descriptor."""
     actor = live.actor()
     file = live.open(actor, live.host.disk("ext4"), live.host.uapi.o_tmpfile | os.O_RDWR)
     actor.call("ftruncate", file, 2 * live.base_page)
     address = actor.mmap(2 * live.base_page, READ_WRITE, mmap.MAP_SHARED, file)
     memory = Memory(live, actor, address, 2, live.base_page)
     memory.fill()
-    return memory, file, memory.frame()
+    return memory, file
 
 
 class HwpoisonTransparent(LiveTest):

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.frames import kpageflags
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.tree import read_integer
@@ -118,12 +118,14 @@ def break_in_use(
 
     ``tell`` does that, by default ``hard_offline``. Returned are the memory, the frame, and what ``look`` has seen
     before. A huge page that somebody else holds for a moment cannot be split: it is taken for whole again, and another
-    one is broken. Raises CannotRun, OSError.
+    one is broken; so it is where the base page had moved before its frame broke. Raises CannotRun, OSError.
     """
+    need_mending_for_others(live)
     for attempt in range(1, _ATTEMPTS + 1):
         memory = make()
         seen = look()
-        frame = memory.frame(offset % memory.length)
+        place = offset % memory.length
+        frame = memory.frame(place)
         live.host.skip_kernel_log()
         try:
             if tell:
@@ -138,8 +140,17 @@ def break_in_use(
             if attempt == _ATTEMPTS:
                 raise
         else:
-            break
+            # what is told by its address breaks wherever it is
+            if tell or attempt == _ATTEMPTS or not _has_moved(memory, place, frame):
+                break
+            memory.actor.end()
     return memory, frame, seen
+
+
+def _has_moved(memory: Memory, place: int, frame: int) -> bool:
+    """Tell whether another frame than ``frame`` is at ``place``: compaction moves base pages."""
+    (entry,) = memory.pagemap([memory.address + place])
+    return bool(entry & PRESENT) and entry & FRAME != frame
 
 
 def _write_offline(live: Live, name: str, frame: int) -> None:
@@ -170,6 +181,15 @@ def need_mending(live: Live) -> None:
     # a locked down one refuses it when a page is broken already (kernel_lockdown(7))
     if "[none]" not in (live.host.read(_LOCKDOWN) or "[none]"):
         raise CannotRun(f"this kernel mends nothing: /{_LOCKDOWN}")
+
+
+def need_mending_for_others(live: Live) -> None:
+    """Raise CannotRun as ``need_mending`` does where others would get what is broken of a huge page that is not split.
+
+    When its process ends it is free as it is (mm/page_alloc.c free_pages_prepare() looks at pages of order 0 alone).
+    """
+    if live.host.has_others:
+        need_mending(live)
 
 
 def mend(live: Live, frame: int) -> None:
@@ -230,8 +250,12 @@ def expect_broken(
 
 def expect_flag(live: Live, memory: Memory, frame: int, *, is_set: bool = True) -> None:
     """Expect /proc/kpageflags to show ``frame`` as broken, or no longer. Raises CannotRun without the file."""
-    expected = HWPOISON if is_set else 0
-    live.expect("HWPOISON in kpageflags", expected, kpageflags(live, memory.actor, [frame])[0] & HWPOISON)
+    live.expect("HWPOISON in kpageflags", is_set, is_flagged(live, memory, frame))
+
+
+def is_flagged(live: Live, memory: Memory, frame: int) -> bool:
+    """Tell whether /proc/kpageflags shows ``frame`` as broken. Raises CannotRun without the file."""
+    return bool(kpageflags(live, memory.actor, [frame])[0] & HWPOISON)
 
 
 def has_broken_before(live: Live) -> bool:

@@ -88,8 +88,13 @@ def _expect_scanned(live: Live, scans: int) -> None:
 
 def shared_frames(memory: Memory, other: Memory) -> int:
     """Return how many base pages of the one have the frame of the same base page of the other."""
-    pairs = zip(_frames(memory), _frames(other), strict=True)
-    return sum(frame == another for frame, another in pairs if frame)
+    return len(pages_with_one_frame(memory, other))
+
+
+def pages_with_one_frame(memory: Memory, other: Memory) -> set[int]:
+    """Return which base pages of the one have the frame of the same base page of the other."""
+    pairs = enumerate(zip(_frames(memory), _frames(other), strict=True))
+    return {number for number, (frame, another) in pairs if frame and frame == another}
 
 
 def merged_pages(memory: Memory, other: Memory) -> set[int]:

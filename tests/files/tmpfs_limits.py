@@ -12,6 +12,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.frames import UNEVICTABLE, flags_of_folios
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
 from hugepage_qa.cases.memory_policy import node_of
@@ -29,6 +30,7 @@ from hugepage_qa.cases.thp_shared_memory import (
     remount_tmpfs,
 )
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, MADV_PAGEOUT
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -80,11 +82,19 @@ def sizes(live: Live) -> None:
             live.expect("words that changed", 0, memory.wrong(0, blocks * page))
             live.expect("free blocks of a full mount", 0, live.host.file_system(point).free_blocks)
             actor.end()
+    # of the pages that the buddy allocator has (totalram_pages()), which a balloon or a pool may change meanwhile
+    look = partial(_parts_of_all, live)
+    quarter, half, *totals = live.host.last_attempt(look, lambda seen: seen[2] == seen[3])
+    total = totals[-1] // page
+    live.expect("blocks of size=50%", -(-total // 2), half)
+    live.expect("blocks of size=25%", -(-total // 4), quarter)
+
+
+def _parts_of_all(live: Live) -> tuple[int, int, int, int]:
+    """Return the blocks of a mount of 25 % and of one of 50 %, and MemTotal before and after."""
+    before = read_meminfo(live.host)["MemTotal"]
     quarter, half = (live.host.file_system(live.mount_other(f"huge=always,size={part}%", "tmpfs")) for part in (25, 50))
-    # of the pages that the buddy allocator has (totalram_pages())
-    total = live.memory_total // page
-    live.expect("blocks of size=50%", -(-total // 2), half.blocks)
-    live.expect("blocks of size=25%", -(-total // 4), quarter.blocks)
+    return quarter.blocks, half.blocks, before, read_meminfo(live.host)["MemTotal"]
 
 
 @LIMITS.case(
@@ -259,7 +269,7 @@ def policy_of_a_mount(live: Live) -> None:
     f"{FILL}; mm/userfaultfd.c mfill_atomic_install_pte()",
 )
 def filled_by_a_program(live: Live) -> None:
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size, page = pmd_size(live), live.base_page
     half, room = size // 2, size // page // 2
     point = live.mount_other(f"huge=always,nr_blocks={room},mode=0700", "tmpfs")
@@ -292,7 +302,7 @@ def filled_by_a_program(live: Live) -> None:
     f"{FILL}, UFFDIO_ZEROPAGE",
 )
 def filled_with_zeroes(live: Live) -> None:
-    let_only_pmd_inherit(live)
+    let_nobody_else_act(live)
     size = pmd_size(live)
     point = live.mount_other("huge=always,mode=0700", "tmpfs")
     actor = live.actor()

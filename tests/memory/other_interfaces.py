@@ -17,12 +17,12 @@ from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import advised, huge_pages
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.proc_tables import read_mounts
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MAP_FIXED
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor, Fault, Refused
@@ -226,8 +226,10 @@ def _expect_refused(live: Live, actor: Actor, pointer: int) -> None:
     pages=1,
 )
 def flags_of_huge_pages(live: Live) -> None:
-    memory, transparent, ordinary = live.map(1), huge_pages(live), base_pages(live)
+    # khugepaged leaves what is advised against
+    memory, transparent, ordinary = live.map(1), huge_pages(live), advised(live, 1, MADV_NOHUGEPAGE)
     memory.touch()
+    ordinary.fill()
     for one, expected in ((memory, HUGE), (transparent, TRANSPARENT), (ordinary, 0)):
         places = (one.address, one.address + live.base_page, one.address + one.size - live.base_page)
         frames = [entry & FRAME for entry in one.pagemap(places)]
@@ -240,7 +242,8 @@ def count_of_mappings(live: Live) -> None:
     for shared in (False, True):
         with live.about(f"shared {shared}"):
             memory = live.map(1, shared=shared)
-            _expect_counted(live, memory, live.actor(), fork=_fork if shared else partial(forked, live))
+            frames = _expect_counted(live, memory, live.actor(), fork=_fork if shared else partial(forked, live))
+            live.expect("mappings with nobody", [0] * len(frames), kpagecount(live, live.actor(), frames))
             live.expect_pool(nr=1, free=1)
 
 
@@ -253,8 +256,11 @@ def _fork(memory: Memory) -> Memory:
     return memory.fork()
 
 
-def _expect_counted(live: Live, memory: Memory, reader: Actor, fork: Callable[[Memory], Memory]) -> None:
-    """Expect ``memory``, a page, to be counted as its owner touches and unmaps it and children come and go."""
+def _expect_counted(live: Live, memory: Memory, reader: Actor, fork: Callable[[Memory], Memory]) -> list[int]:
+    """Expect ``memory``, a page, to be counted as its owner touches and unmaps it and children come and go.
+
+    Returned are the frames that were looked at, which nobody has mapped any more unless they are for anybody.
+    """
     memory.touch(value=5)
     places = memory.address, memory.address + live.base_page, memory.at(1) - live.base_page
     frames = [entry & FRAME for entry in memory.pagemap(places)]
@@ -273,7 +279,7 @@ def _expect_counted(live: Live, memory: Memory, reader: Actor, fork: Callable[[M
     memory.unmap()
     expect_count("the child alone", 1)
     children[1].actor.end()
-    expect_count("nobody", 0)
+    return frames
 
 
 @INTERFACES.case(

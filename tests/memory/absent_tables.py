@@ -16,7 +16,7 @@ from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, forked, moved
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PAGEMAP, PRESENT, Memory, read_entries
 from hugepage_qa.cases.pages_in_memory import expect_in_memory
-from hugepage_qa.cases.places import free_place
+from hugepage_qa.cases.places import free_place, place_of_tables
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED_NOREPLACE
@@ -45,10 +45,8 @@ def with_absent_tables(
     ``start`` on. They hold ``_FIRST`` and ``_LAST``.
     """
     pages = live.mmu.table(live.size) // live.size
-    room = live.map((_TABLES + 2) * pages, actor, noreserve=True)
-    room.unmap()
-    of_two = 2 * pages * live.size
-    place = -(-room.address // of_two) * of_two + start * live.size
+    table = pages * live.size
+    place = place_of_tables(live, actor, _TABLES * table, 2 * table) + start * live.size
     flags = MAP_FIXED_NOREPLACE
     memory = live.map(_TABLES * pages - start, actor, shared=shared, noreserve=True, fd=fd, at=place, flags=flags)
     first, last = pages - start, memory.pages - 1

@@ -21,13 +21,15 @@ from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, Refused
 
 ADDRESSES = Area("memory/addresses")
 HINT = "mmap(2) addr; fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()"
 REPLACE = "mmap(2) MAP_FIXED; mm/mmap.c ksys_mmap_pgoff(), fs/hugetlbfs/inode.c hugetlbfs_file_mmap()"
 END = "mmap(2) ENOMEM; mm/mmap.c get_unmapped_area()"
 WINDOW = "Documentation/arch/x86/x86_64/5level-paging.rst; fs/hugetlbfs/inode.c hugetlb_get_unmapped_area()"
+#: in one of them the stack, which has a random place near the end, does not lie on its last page
+_PROGRAMS = 8
 #: what memory beside huge pages holds
 _OTHER = 77
 #: an address that 32 bits hold, and where programs of 64 bits have nothing
@@ -229,14 +231,27 @@ def high_addresses(live: Live) -> None:
 )
 def across_the_window(live: Live) -> None:
     window = window_of_addresses(live)
-    actor = live.actor()
-    memory = live.map(2, actor, at=window, flags=MAP_FIXED_NOREPLACE)
+    memory = _mapped_across(live, window)
+    live.expect("the address", f"{window - live.size:#x}", f"{memory.address:#x}")
     memory.fill(5)
     memory.expect_filled(5)
     live.expect_pool(nr=2, free=0)
     memory.unmap()
     live.expect_pool(nr=2, free=2)
     live.expect_signal(signal.SIGSEGV, memory.read)
+
+
+def _mapped_across(live: Live, window: int) -> Memory:
+    """Map two pages, one below ``window`` and one beyond, where a program has nothing. Raises CannotRun, Refused."""
+    for _program in range(_PROGRAMS):
+        actor = live.actor()
+        try:
+            return live.map(2, actor, at=window - live.size, flags=MAP_FIXED_NOREPLACE)
+        except Refused as refusal:
+            if refusal.errno != errno.EEXIST:
+                raise
+        actor.end()
+    raise CannotRun(f"each of {_PROGRAMS} programs has its stack, or the kernel's code for it, below {window:#x}")
 
 
 # --- many places, and places that nobody can foretell ---------------------------------------------------------------

@@ -11,7 +11,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import moved_whole
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
-from hugepage_qa.cases.places import free_place
+from hugepage_qa.cases.places import free_place, place_of_tables
 from hugepage_qa.kernel.uapi import MADV_POPULATE_READ, MAP_FIXED, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -78,9 +78,7 @@ def moved_past_an_absent_table(live: Live) -> None:
     table = live.mmu.table(live.size)
     pages = table // live.size + 2
     actor = live.actor()
-    room = live.map(2 * pages + table // live.size * 3, actor, noreserve=True)
-    start = -(-room.address // table) * table
-    room.unmap()
+    start = place_of_tables(live, actor, 4 * (table + live.size), table)
     memory = live.map(pages, actor, noreserve=True, flags=MAP_FIXED, at=start)
     memory.touch(pages - 1, 2)
     # half a table further on: what went wrong stays within the new mapping

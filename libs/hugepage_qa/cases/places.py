@@ -57,11 +57,29 @@ def memory_of_one_table(
 
 
 def place_of_a_table(live: Live, actor: Actor) -> int:
-    """Return where ``actor`` has nothing mapped and what is mapped has a page table to itself. Raises OSError."""
+    """Return where ``actor`` has nothing mapped and what is mapped has a page table to itself.
+
+    Raises CannotRun as ``place_of_tables`` does, and OSError.
+    """
     table = live.mmu.table(live.size)
-    room = live.map(2 * table // live.size, actor, noreserve=True)
+    return place_of_tables(live, actor, table, table)
+
+
+def place_of_tables(live: Live, actor: Actor, length: int, alignment: int) -> int:
+    """Return a multiple of ``alignment`` from which on ``actor`` has nothing mapped on ``length`` bytes.
+
+    Raises CannotRun where no address space has room for that: one of 39 bits, as arm64 may have, is a single table of
+    pages of 1 GiB. Raises OSError where one has.
+    """
+    whole = length + alignment
+    try:
+        room = live.map(whole // live.size, actor, noreserve=True)
+    except Refused as refusal:
+        if refusal.errno != errno.ENOMEM or (end := end_of_addresses(live, actor)) > 2 * whole:
+            raise
+        raise CannotRun(f"addresses end at {end:#x}: {whole >> 30} GiB of page tables have no place") from refusal
     room.unmap()
-    return -(-room.address // table) * table
+    return -(-room.address // alignment) * alignment
 
 
 def ordinary_memory(live: Live, actor: Actor, pages: int, at: int = 0) -> Memory:

@@ -277,6 +277,7 @@ def sealed_against_more_seals(live: Live) -> None:
     since="6.3",
 )
 def sealed_against_executing(live: Live) -> None:
+    need_no_other_seals(live)
     file = sealable(live)
     change_mode(file, 0o755)
     file.seal(F_SEAL_EXEC)
@@ -306,6 +307,7 @@ def change_mode(file: HugeFile, mode: int) -> None:
     pages=2,
 )
 def sealed_by_others(live: Live) -> None:
+    need_no_other_seals(live)
     file = sealable(live)
     file.truncate(2)
     again = HugeFile(live, file.actor, file.actor.call("dup", file.descriptor))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations, product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.commit_policy import need_commit
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
@@ -43,6 +44,7 @@ def heap_below_huge_pages(live: Live) -> None:
     actor = live.actor()
     heap = -(-actor.call("brk", 0) // live.base_page) * live.base_page
     place = -(-(heap + _GROWTH * live.base_page) // live.size) * live.size
+    need_commit(live, place - heap)
     memory = live.map(1, actor, at=place, flags=MAP_FIXED_NOREPLACE)
     memory.fill(3)
     top = place - live.base_page
@@ -72,6 +74,7 @@ def huge_page_in_the_middle(live: Live) -> Memory:
 
 @NEIGHBOURS.case("ordinary memory grows up to huge pages, and elsewhere if it must and may", GROW, pages=1)
 def ordinary_memory_grows(live: Live) -> None:
+    need_commit(live, live.size)
     memory = huge_page_in_the_middle(live)
     call, page = memory.actor.call, live.base_page
     ordinary = ordinary_memory(live, memory.actor, 1, memory.address - 2 * page)

@@ -23,6 +23,15 @@ def need_noreserve(live: Live) -> None:
         raise CannotRun(f"vm.overcommit_memory is {NEVER}: MAP_NORESERVE is ignored")
 
 
+def need_commit(live: Live, length: int) -> None:
+    """Raise CannotRun where ``length`` bytes that may be written are more than can be committed.
+
+    That is counted for all memory only where ``ignores_noreserve`` says so (__vm_enough_memory() in mm/util.c).
+    """
+    if ignores_noreserve(live) and _left(live) < length + _ROOM:
+        raise CannotRun(f"vm.overcommit_memory is {NEVER}, and less than {length >> 20} MiB can be committed")
+
+
 def set_overcommit_memory(live: Live, mode: str, more: int = 0) -> None:
     """Set vm.overcommit_memory until the case ends.
 

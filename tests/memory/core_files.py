@@ -16,6 +16,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import allow_on_advice, pmd_size
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages
 from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import (
     AT_FDCWD,
     MADV_DODUMP,
@@ -39,6 +40,7 @@ _FILTER = "/proc/self/coredump_filter"
 #: bits of it: anonymous private memory, hugetlb private memory, hugetlb shared memory
 _ANONYMOUS, _PRIVATE, _SHARED = 1 << 0, 1 << 5, 1 << 6
 _PATTERN = "proc/sys/kernel/core_pattern"
+_SHARED_MEMORY = f"{DIRECTORY}/shmem_enabled"
 #: where a core goes into the working directory
 _IN_WORKING_DIRECTORY = "core"
 # include/uapi/linux/elf.h: struct elf64_hdr with e_phoff and e_phnum, struct elf64_phdr
@@ -170,7 +172,10 @@ def _parent(live: Live, length: int | None = None) -> tuple[Actor, str]:
         raise CannotRun(f"cores do not go to the working directory: /{_PATTERN} is {pattern!r}")
     if read_meminfo(live.host).get("MemAvailable", 0) < 2 * (length or 4 * live.size) + _MARGIN:
         raise CannotRun("memory is short: the pages in a core, and as much again for the machine itself, are not free")
-    directory = live.mount_other("mode=0700", "tmpfs")
+    # in a huge page of the core its holes would be data
+    if "[force]" in (live.host.read(_SHARED_MEMORY) or ""):
+        live.set_knob(_SHARED_MEMORY, "never")
+    directory = live.mount_other("huge=never,mode=0700", "tmpfs")
     return live.actor(), directory
 
 

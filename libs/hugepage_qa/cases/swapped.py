@@ -5,12 +5,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePosixPath
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.loop_devices import attach_loop_device
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
-from hugepage_qa.kernel.proc_tables import read_swaps
+from hugepage_qa.kernel.proc_tables import read_mounts, read_swaps
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC
@@ -21,19 +22,38 @@ from hugepage_qa.sizes import MIB
 _MARGIN = 32 * MIB
 # include/linux/swap.h
 _PREFER = 0x8000
+# Documentation/admin-guide/cgroup-v2.rst
+_UNIFIED, _MOST_SWAP = "0::", "memory.swap.max"
 _ZSWAP = "sys/module/zswap/parameters"
 
 
 def need_swap(live: Live, size: int) -> None:
     """Have the machine swap, until the case ends to a file where it has no swap, with room for ``size`` bytes.
 
-    Raises CannotRun where neither is possible.
+    Raises CannotRun where neither is possible, or others let the suite swap less.
     """
+    if live.host.has_others:
+        _need_leave(live, size)
     if read_swaps(live.host):
         if read_meminfo(live.host)["SwapFree"] < size + _MARGIN:
             raise CannotRun(f"the swap of this machine has no room for {size >> 20} MiB")
         return
     _add_swap(live, size + _MARGIN)
+
+
+def _need_leave(live: Live, size: int) -> None:
+    """Raise CannotRun where the control group that actors start in, or one above it, has no leave for ``size`` bytes.
+
+    What is reclaimed stays in memory then (mm/memcontrol.c __mem_cgroup_try_charge_swap()).
+    """
+    point = next((mount.point for mount in read_mounts(live.host) if mount.type == "cgroup2"), None)
+    lines = (live.host.read("proc/self/cgroup") or "").splitlines()
+    path = next((PurePosixPath(line.removeprefix(_UNIFIED)) for line in lines if line.startswith(_UNIFIED)), None)
+    for group in (path, *path.parents) if point and path else ():
+        name = f"{point}{group}/{_MOST_SWAP}"
+        most = (live.host.read(name.lstrip("/")) or "max").strip()
+        if most != "max" and int(most) < size:
+            raise CannotRun(f"the control group of the suite may not swap {size >> 20} MiB: {name} is {most}")
 
 
 def only_swap(live: Live, size: int) -> Callable[[], None]:

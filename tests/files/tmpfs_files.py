@@ -33,11 +33,13 @@ from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.sizes import MIB
 
 TMPFS_FILES = Area("files/tmpfs-files", sizes=Sizes.ONCE, uncleared=True)
 
 DOC = f"{THP_DOC} Hugepages in tmpfs/shmem"
-_PAGES = 8
+#: huge pages that are written and given back, and bytes that they are at most where they are no larger each
+_PAGES, _MOST = 8, 256 * MIB
 _VALUE = 77
 
 
@@ -237,7 +239,7 @@ def _made_where_words_were(live: Live, path: str, make: Callable[[HugeFile], Non
     Raises CannotRun where no file gets such memory.
     """
     for sample in range(SAMPLES):
-        dirty = huge_pages(live, _PAGES)
+        dirty = huge_pages(live, max(1, min(_PAGES, _MOST // pmd_size(live))))
         frames = dirty.frames()
         # a CPU takes first what it has given back last
         actor = dirty.actor

@@ -75,7 +75,8 @@ def shared(live: Live) -> None:
                 # MADV_PAGEOUT passes over what others have mapped
                 actor.end()
                 reader = live.actor()
-                again = map_file(live, reader, live.open(reader, path), 1)
+                file = live.open(reader, path)
+                again = map_file(live, reader, file, 1)
                 live.expect("words that changed", 0, again.wrong(0, size))
                 live.host.wait_until(partial(page_out, live, again))
                 mapping = again.smaps()
@@ -84,6 +85,8 @@ def shared(live: Live) -> None:
                 # all is lost where the mapping was as a whole what knew of it
                 known = {Quirk.DIRTY_LOST_AT_UNMAP: size // WORD} if huge == "always" else None
                 live.expect("words that changed under reclaim", 0, again.wrong(0, size), known)
+            # the mount has no room for all files
+            reader.call("ftruncate", file, 0)
             reader.end()
 
 

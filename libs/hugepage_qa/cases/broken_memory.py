@@ -10,6 +10,7 @@ from hugepage_qa.cases.debugfs import write_debugfs
 from hugepage_qa.cases.frames import kpageflags
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
+from hugepage_qa.cases.thp_memory import mapped_huge
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.tree import read_integer
@@ -120,9 +121,11 @@ def break_in_use(
     before. A huge page that somebody else holds for a moment cannot be split: it is taken for whole again, and another
     one is broken; so it is where the base page had moved before its frame broke. Raises CannotRun, OSError.
     """
-    need_mending_for_others(live)
     for attempt in range(1, _ATTEMPTS + 1):
         memory = make()
+        # free, an unsplit one is others' as it is (mm/page_alloc.c free_pages_prepare() looks at order 0 alone)
+        if live.host.has_others and mapped_huge(memory):
+            need_mending(live)
         seen = look()
         place = offset % memory.length
         frame = memory.frame(place)
@@ -181,15 +184,6 @@ def need_mending(live: Live) -> None:
     # a locked down one refuses it when a page is broken already (kernel_lockdown(7))
     if "[none]" not in (live.host.read(_LOCKDOWN) or "[none]"):
         raise CannotRun(f"this kernel mends nothing: /{_LOCKDOWN}")
-
-
-def need_mending_for_others(live: Live) -> None:
-    """Raise CannotRun as ``need_mending`` does where others would get what is broken of a huge page that is not split.
-
-    When its process ends it is free as it is (mm/page_alloc.c free_pages_prepare() looks at pages of order 0 alone).
-    """
-    if live.host.has_others:
-        need_mending(live)
 
 
 def mend(live: Live, frame: int) -> None:

@@ -1,7 +1,6 @@
 """Memory that keeps its place in swap while it is only read, and is written to this place again with something else."""
 
 import os
-from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
@@ -12,7 +11,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, swap_to_a_device
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
-from hugepage_qa.cases.thp_policy import set_policy, some_smaller_sizes
+from hugepage_qa.cases.thp_policy import set_policy, sizes_in_turn
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -63,7 +62,7 @@ def on_a_device(live: Live) -> None:
     size = pmd_size(live)
     swap_to_a_device(live, _ROOM * size)
     group = new_group(live, "memory", Version.TWO)
-    for page in _sizes_in_turn(live):
+    for page in sizes_in_turn(live):
         memory = map_aligned(live, 1, size, actor=actor_in(live, group), advice=MADV_HUGEPAGE)
         with live.about(f"pages of {page >> 10} kB"):
             memory.fill()
@@ -82,7 +81,7 @@ def one_word_alone(live: Live) -> None:
     size, base = pmd_size(live), live.base_page
     swap_to_a_device(live, _ROOM * size)
     group = new_group(live, "memory", Version.TWO)
-    for page in _sizes_in_turn(live):
+    for page in sizes_in_turn(live):
         for alone in (0, base - WORD, page // 2, page - base, page - WORD):
             # what came back from swap is in small pages
             memory = map_aligned(live, 1, size, actor=actor_in(live, group), advice=MADV_HUGEPAGE)
@@ -97,16 +96,6 @@ def one_word_alone(live: Live) -> None:
                 found = memory.actor.nonzero(memory.address, memory.length, WORD)
                 live.expect("words that are not zero", len(words), found)
             memory.actor.end()
-
-
-def _sizes_in_turn(live: Live) -> Iterator[int]:
-    """Yield the bytes of some smaller sizes, and of a PMD-sized page, while advised memory gets pages of that size."""
-    size = pmd_size(live)
-    for page, path in (*some_smaller_sizes(live), (size, "")):
-        set_policy(live, "madvise", pmd="inherit" if page == size else "never")
-        if path:
-            live.set_knob(f"{path}/enabled", "always")
-        yield page
 
 
 def _expect_pages(live: Live, memory: Memory, page: int) -> None:

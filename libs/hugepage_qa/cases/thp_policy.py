@@ -1,6 +1,7 @@
 """The policies of transparent huge pages for a case, and memory to try them on."""
 
 import mmap
+from collections.abc import Iterator
 from itertools import product
 
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage, with_blocks
@@ -69,6 +70,16 @@ def need_sizes(sizes: list[tuple[int, str]]) -> list[tuple[int, str]]:
     if not sizes:
         raise CannotRun("this kernel has no huge pages of smaller sizes")
     return sizes
+
+
+def sizes_in_turn(live: Live) -> Iterator[int]:
+    """Yield the bytes of some smaller sizes, and of a PMD-sized page, while advised memory gets pages of that size."""
+    size = pmd_size(live)
+    for page, path in (*some_smaller_sizes(live), (size, "")):
+        set_policy(live, "madvise", pmd="inherit" if page == size else "never")
+        if path:
+            live.set_knob(f"{path}/enabled", "always")
+        yield page
 
 
 def allows(enabled: str, pmd: str, advice: int | None) -> bool:

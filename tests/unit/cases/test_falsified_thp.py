@@ -213,6 +213,7 @@ _AREAS_WITHOUT = {
     # what memory holds, and what is protected of it, whatever maps it
     "thp/written-and-protected",
     "userfaultfd/protected-in-swap",
+    "swap/forbidden-parts",
 }
 _OF_HUGE_PAGES = [
     one for one in RECORDED if one.case.name not in _WITHOUT_HUGE_PAGES and one.area.name not in _AREAS_WITHOUT

@@ -6,11 +6,14 @@ from functools import partial
 from itertools import accumulate, count, pairwise, product, takewhile
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.swapped import need_swap, page_all_out
+from hugepage_qa.cases.thp_memory import free_lazily, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, mapped_in_parts, set_policy, some_smaller_sizes
 from hugepage_qa.kernel.uapi import PROT_NONE
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 FORKED_PARTS = Area("thp/forked-in-parts", sizes=Sizes.ONCE)
@@ -54,18 +57,52 @@ def kept_apart_when_allowed_again(live: Live) -> None:
             parent.actor.end()
 
 
+@FORKED_PARTS.case(
+    "of what the kernel may take since MADV_FREE a child keeps under reclaim what was written again before the fork,"
+    " when its parent has unmapped it: base pages before and behind those that were not, of huge pages that are mapped"
+    " as base pages, and of smaller sizes",
+    "madvise(2) MADV_FREE, MADV_PAGEOUT; fork(2); mm/memory.c copy_present_ptes(); mm/rmap.c try_to_unmap_one()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def kept_when_written_again(live: Live) -> None:
+    let_nobody_else_act(live)
+    need_swap(live, 2 * pmd_size(live))
+    for kind, make in _kinds(live):
+        for turn in range(2):
+            with live.about(f"{kind}, every other run from number {turn + 1} on written"):
+                _expect_kept(live, make(), _runs(live)[turn::2])
+
+
+def _expect_kept(live: Live, parent: Memory, written: list[tuple[int, int]]) -> None:
+    live.host.wait_until(partial(free_lazily, live, parent))
+    if parent.smaps().fields["LazyFree"] < parent.length:
+        raise CannotRun("MADV_FREE passes over pages that somebody has a hold of, or others have taken its memory")
+    for start, length in written:
+        parent.fill_part(start, length, _SECOND)
+    child = parent.fork()
+    parent.unmap()
+    page_all_out(live, child)
+    wrong = sum(child.wrong(start, length, _SECOND) for start, length in written)
+    live.expect("words that were written and changed", 0, wrong)
+    parent.actor.end()
+
+
+def _runs(live: Live) -> list[tuple[int, int]]:
+    """Return runs of 1, 2, 3 ... base pages of a huge page, where each begins and its length."""
+    size, base = pmd_size(live), live.base_page
+    starts = [0, *takewhile((size // base).__gt__, accumulate(count(1)))]
+    return [(start * base, (end - start) * base) for start, end in pairwise(starts)]
+
+
 def _kept_from_a_child(live: Live) -> dict[str, list[tuple[int, int]]]:
     """Return parts of a huge page, where each begins and its length, by what they are together."""
     size, base = pmd_size(live), live.base_page
-    # runs of 1, 2, 3 ... pages, of which the child gets every other one
-    starts = [0, *takewhile((size // base).__gt__, accumulate(count(1)))]
-    runs = [(start * base, (end - start) * base) for start, end in pairwise(starts)]
     return {
         "the first half": [(0, size // 2)],
         "the last half": [(size // 2, size // 2)],
         "two pages in the middle": [(size // 2, 2 * base)],
         "all but the last page": [(0, size - base)],
-        "every other run": runs[::2],
+        "every other run": _runs(live)[::2],
     }
 
 

@@ -38,6 +38,7 @@ _WITHOUT_HUGE_PAGES = {
     "anything-done-to-all-sizes",
     "anything-done-to-private-memory",
     "anything-done-to-shared-memory",
+    "kept-when-written-again",
     "written-after-it-was-free",
     "written-after-it-was-in-swap",
     "written-and-reclaimed",

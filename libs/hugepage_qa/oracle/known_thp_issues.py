@@ -156,7 +156,7 @@ THP_ISSUES = by_quirk(
         since=KernelVersion(5, 7),
         until=KernelVersion(7, 3),
         fix="mm/mremap: fix locked_vm leak by splitting VMA for MREMAP_DONTUNMAP (597e4b9ab48a)",
-        backports=(KernelVersion(6, 12, 117),),
+        backports=(KernelVersion(6, 1, 192), KernelVersion(6, 12, 117)),
         seen="6.1.176, 6.12.107, 6.18.44; right on 6.12.117, 7.3.4",
     ),
     KnownIssue(

@@ -1,11 +1,13 @@
-"""Hugetlb pages that the memory controller charges, where the hierarchy is mounted so: had, not had, and moved."""
+"""Hugetlb pages, and their places in files, that the memory controller charges: had, not had, and moved."""
 
 import errno
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
+from hugepage_qa.cases.group_memory import events
 from hugepage_qa.cases.group_statistics import expect_statistics
 from hugepage_qa.cases.hugetlb_accounting import (
     ACCOUNTING,
@@ -14,18 +16,26 @@ from hugepage_qa.cases.hugetlb_accounting import (
     mount_with_accounting,
     need_small_charges,
 )
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
 from hugepage_qa.cases.hugetlb_group import V2_DOC, HugetlbGroup, charged_page_that_moved
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVE_STRICTLY, bind, move_page
+from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.kernel.tree import parse_integer
-from hugepage_qa.kernel.uapi import MADV_POPULATE_WRITE
+from hugepage_qa.kernel.uapi import MADV_POPULATE_WRITE, MAP_FIXED
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_link import ActorGone
 
 BY_MEMORY = Area("cgroup/charged-by-memory")
 
 _TWO = 2
 #: more than what a group is charged for besides could hide
 _MISSED = 4
+#: bytes: a page so far behind another one takes memory for its place in a file (struct xa_node)
+_FAR = 1 << 50
 
 
 @BY_MEMORY.case(
@@ -163,6 +173,68 @@ def memory_counts_copies(live: Live) -> None:
             live.expect_pool(nr=2, free=2)
             live.expect("pages in memory.current", 0, round(_memory_current(group.group) / live.size))
             memory.actor.end()
+
+
+@BY_MEMORY.case(
+    "a page for whose place in a file a group has no memory is in no file, allocated or touched, reserved or not: it is"
+    " free, and reserved as before, when who asked for it was killed, and can be had",
+    f"{V2_DOC} memory.max; mm/hugetlb.c hugetlb_add_to_page_cache(); mm/filemap.c __filemap_add_folio()",
+    pages=2,
+    since="5.14",
+    sizes=Sizes.BUDDY,
+)
+def pages_that_the_file_has_no_place_for(live: Live) -> None:
+    if any(ACCOUNTING in words for words in mount_options(live)):
+        raise CannotRun("the page itself is charged, and refused before it is to be put into the file")
+    # 2 would end the machine
+    live.set_knob("proc/sys/vm/panic_on_oom", "0")
+    group = new_group(live, "memory", Version.TWO)
+    group.write("memory.max", "0")
+    for touched, reserved in ((False, False), (True, False), (True, True)):
+        with live.about(f"{'touched' if touched else 'allocated'}, reserved {reserved}"):
+            kept = new_memfd(live, pages=_FAR // live.size + 1)
+            file = open_again(live, kept, live.actor())
+            first, far = _first_and_far(live, file, reserved=reserved)
+            # so that all else that the second one takes is there
+            _ask_for(file, first, 0, touched=touched)
+            live.expect_pool(nr=2, free=1, resv=int(reserved))
+            _expect_killed(live, group, partial(_ask_for, file, far, _FAR // live.size, touched=touched), file.actor)
+            live.expect("bytes in the file", live.size, kept.blocks)
+            live.expect_pool(nr=2, free=1, resv=int(reserved))
+            kept.allocate(1, _FAR // live.size)
+            live.expect_pool(nr=2, free=0)
+            kept.close()
+            live.expect_pool(nr=2, free=2)
+
+
+def _first_and_far(live: Live, file: HugeFile, *, reserved: bool) -> tuple[Memory, Memory]:
+    """Map the first page of ``file`` and one far behind it, side by side, so that one page table is for both."""
+    room = room_for(file.actor, 1, 2 * live.size)
+    first = file.map(1, noreserve=True, flags=MAP_FIXED, at=room)
+    return first, file.map(1, first=_FAR // live.size, noreserve=not reserved, flags=MAP_FIXED, at=room + live.size)
+
+
+def _ask_for(file: HugeFile, memory: Memory, page: int, *, touched: bool) -> None:
+    """Have ``page`` of a file, which ``memory`` maps, by a touch of the kernel or by fallocate(2). Raises Refused."""
+    if touched:
+        memory.advise(MADV_POPULATE_WRITE)
+    else:
+        file.allocate(1, page)
+
+
+def _expect_killed(live: Live, group: ControlGroup, act: Callable[[], None], actor: Actor) -> None:
+    """Have ``actor`` act in a group that must not use any memory, which is its end.
+
+    Raises CannotRun where the group is charged for nothing that it takes (cgroup.memory=nokmem).
+    """
+    before = events(group, "memory.events")["oom_kill"]
+    group.add(actor)
+    try:
+        act()
+    except ActorGone:
+        live.expect("processes killed", before + 1, events(group, "memory.events")["oom_kill"])
+    else:
+        raise CannotRun("what a file needs for its pages is not charged to groups")
 
 
 def _memory_current(group: ControlGroup) -> int:

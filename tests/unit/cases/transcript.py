@@ -10,6 +10,7 @@ from tests.unit.cases.kinds import X86_64
 
 from hugepage_qa.cases.guest.guest_machine import GUEST
 from hugepage_qa.machine.backend import Backend, MachineKind
+from hugepage_qa.process.actor_link import ActorGone
 
 Event = dict[str, Any]
 Key = tuple[str, ...]
@@ -43,7 +44,7 @@ class Recorder:
         return replace(self._backend.kind, is_accounted=False)
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
-        """Carry out ``operation`` on the backend and record it, with its result or its errno."""
+        """Carry out ``operation`` on the backend and record it, with its result, its errno or the end of an actor."""
         if operation in _WAITS:
             return self._backend.perform(operation, arguments)
         event: Event = {"operation": operation, "arguments": list(arguments)}
@@ -52,6 +53,9 @@ class Recorder:
             result = self._backend.perform(operation, arguments)
         except OSError as error:
             event["errno"] = error.errno
+            raise
+        except ActorGone as gone:
+            event["gone"] = str(gone)
             raise
         # through JSON, so that a case sees now what it will see in a replay
         event["result"] = json.loads(json.dumps(result))
@@ -89,6 +93,8 @@ class Replay:
         event = self._falsify(self._look(operation, arguments) if is_look else self._act(operation, arguments))
         if "errno" in event:
             raise OSError(event["errno"], os.strerror(event["errno"]))
+        if "gone" in event:
+            raise ActorGone(event["gone"])
         return event["result"]
 
     def _wait(self, operation: str, arguments: Sequence[Any]) -> float:

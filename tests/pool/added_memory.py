@@ -1,4 +1,4 @@
-"""Memory that is added to a machine busy in huge pages, whose pool had no room and uses it, and to which zone."""
+"""Memory that is added to a machine busy in huge pages, whose pool had no room: its zone, and what is kept free."""
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
@@ -15,8 +15,11 @@ from hugepage_qa.cases.memory_blocks import (
 )
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
-from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.cases.thp_memory import MIN_FREE
+from hugepage_qa.cases.thp_policy import huge_pages, set_policy
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 ADDED_MEMORY = Area("pool/added-memory", sizes=Sizes.BUDDY)
@@ -25,6 +28,8 @@ DOC = "Documentation/admin-guide/mm/memory-hotplug.rst"
 #: more than any machine has
 _ALL = 1 << 30
 _POLICY = "sys/module/memory_hotplug/parameters/online_policy"
+#: less than any memory needs for base pages
+_LOW_KIB = 1024
 
 
 @ADDED_MEMORY.case(
@@ -92,6 +97,36 @@ def _is_judged(live: Live, block: MemoryBlock, zone: str) -> bool:
     if block.zone(live) == MOVABLE:
         live.when_actors_have_ended(block.make_ordinary, live)
     return False
+
+
+@ADDED_MEMORY.case(
+    "vm.min_free_kbytes, which huge pages that are switched on have raised, is as high when a block of memory was taken"
+    " away and is back",
+    f"{DOC}; mm/page_alloc.c init_per_zone_wmark_min(); mm/khugepaged.c set_recommended_min_free_kbytes()",
+    since="5.16",  # before, what was raised is not lowered when they are switched off
+    sizes=Sizes.ONCE,
+)
+def as_much_kept_free(live: Live) -> None:
+    set_policy(live, "never")
+    live.set_knob_if_there(f"{DIRECTORY}/shmem_enabled", "never")
+    # what somebody has set counts for more than what the kernel computes
+    live.host.write(MIN_FREE, str(_LOW_KIB))
+    raised = _kept_free(live, "always")
+    take_a_block(live).add(live)
+    found = _kept_free(live)
+    # what memory has now decides: each can be a little more or less than before, by what is kept free of it
+    lowered, again = _kept_free(live, "never"), _kept_free(live, "always")
+    if again < 2 * lowered:
+        raise CannotRun(f"base pages alone need {lowered} KiB free, with huge pages it is {again} KiB")
+    nearer = f"{found} KiB, {raised} before, is nearer to {again} with huge pages than to {lowered} without"
+    live.expect(nearer, True, 2 * found > again + lowered)
+
+
+def _kept_free(live: Live, policy: str | None = None) -> int:
+    """Return vm.min_free_kbytes, with a ``policy`` when that was set for all huge pages."""
+    if policy:
+        live.host.write(f"{DIRECTORY}/enabled", policy)
+    return parse_integer((ObservedTree(live.host).read(MIN_FREE) or "").strip(), MIN_FREE)
 
 
 class AddedMemory(LiveTest):

@@ -7,14 +7,19 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.commit_policy import GUESSED, set_overcommit_memory
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import advised, base_pages, fill_in_huge_pages, huge_pages, set_policy
 from hugepage_qa.cases.thp_shared_memory import advised_shared_memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import Event
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MAP_FIXED
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor, Refused
 
 EVENTS = Area("userfaultfd/transparent-events", sizes=Sizes.ONCE)
 
@@ -149,6 +154,68 @@ def _expect_poison_inherited(live: Live, memory: Memory, start: int, length: int
         live.expect("what the child reads of a missing page", 0, child.actor.read(absent))
     for one in (grandchild, child):
         one.actor.end()
+
+
+@EVENTS.case(
+    "who handles the faults of memory, private and shared, is not told of a fork() that fails for want of memory, fills"
+    " memory afterwards as before, and is told of the next fork()",
+    f"{DOC} UFFD_EVENT_FORK; ioctl_userfaultfd(2) UFFDIO_COPY EAGAIN; mm/userfaultfd.c dup_userfaultfd_fail()",
+    since="6.12",  # before, it is told of it, and who forks waits until that is read
+)
+def forks_that_fail(live: Live) -> None:
+    set_policy(live, "madvise")
+    set_overcommit_memory(live, GUESSED)
+    size = pmd_size(live)
+    meminfo = read_meminfo(live.host)
+    # one part can be committed, and two that are one mapping cannot (mm/util.c __vm_enough_memory())
+    pages = 3 * (meminfo["MemTotal"] + meminfo["SwapTotal"]) // (4 * size)
+    for shared in (False, True):
+        with live.about(f"shared {shared}"):
+            actor = live.actor()
+            source = map_aligned(live, 1, size, actor=actor)
+            source.fill(_NEW_VALUE)
+            # a fork copies what is at low addresses first
+            start = room_for(actor, 3 + 2 * pages, size)
+            memory = _mapped_at(live, actor, start, 3, mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE)
+            memory.advise(MADV_HUGEPAGE)
+            if shared:
+                memory.part(0).fill()
+            else:
+                fill_in_huge_pages(live, memory.part(0))
+            features = Feature.EVENT_FORK | (Feature.MISSING_SHMEM if shared else Feature(0))
+            fault = Userfault(memory, Mode.MISSING, features, waits=True)
+            large = [_mapped_at(live, actor, memory.at(3) + part * pages * size, pages) for part in range(2)]
+            _need_failed_fork(actor)
+            fault.expect_nothing_told(live)
+            live.expect("bytes copied", size, fault.copy(source, 1))
+            fault.zero(2)
+            memory.expect_huge(0 if shared else 1)
+            for each in large:
+                each.unmap()
+            child, _faults = fault.fork(live)
+            for one in (memory, child):
+                one.expect_filled(pages=1)
+                one.expect_filled(_NEW_VALUE - size, first=1, pages=1)
+                one.expect_zero(first=2)
+            actor.end()
+
+
+def _mapped_at(live: Live, actor: Actor, address: int, pages: int, kind: int = mmap.MAP_PRIVATE) -> Memory:
+    """Map anonymous memory of PMD-sized pages at ``address``, whatever is there. Raises Refused."""
+    size = pmd_size(live)
+    actor.mmap(pages * size, READ_WRITE, kind | mmap.MAP_ANONYMOUS | MAP_FIXED, address=address)
+    return Memory(live, actor, address, pages, size)
+
+
+def _need_failed_fork(actor: Actor) -> None:
+    """Fork, and raise CannotRun where that does not fail for want of memory."""
+    try:
+        actor.fork()
+    except Refused as refusal:
+        if refusal.errno != errno.ENOMEM:
+            raise
+        return
+    raise CannotRun("more memory than there is can be committed by a fork")
 
 
 class ThpUserfaultEvents(LiveTest):

@@ -6,6 +6,8 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.sizes import MIB
 
 _OVERCOMMIT_MEMORY = "proc/sys/vm/overcommit_memory"
+#: nothing that is larger than memory and swap
+GUESSED = "0"
 #: nothing beyond CommitLimit
 NEVER = "2"
 #: bytes that programs may ask for meanwhile

@@ -48,6 +48,8 @@ class ThrowawayMachine:
         self._config = kernel.config
         self._files = ThrowawayFiles(self._channel, self._ahead, self.kind, kernel.modules)
         self._actors: dict[int, tuple[int, list[int]]] = {}
+        #: those that do not end: nobody waits for one of them twice
+        self._stuck: set[int] = set()
         self._stored: set[str] = set()
         self._operations: dict[str, Callable[..., Any]] = {
             "read": self._files.read,
@@ -152,7 +154,13 @@ class ThrowawayMachine:
 
     def _exit(self, number: int) -> None:
         pid, _children = self._actors[number]
-        self._channel.ask_actor("k", number, waiting=self._patience(pid, "SIGKILL"))
+        if number in self._stuck:
+            return
+        try:
+            self._channel.ask_actor("k", number, waiting=self._patience(pid, "SIGKILL"))
+        except ActorGone:
+            self._stuck.add(number)
+            raise
 
     def _end(self, number: int) -> None:
         for child in self._actors[number][1]:

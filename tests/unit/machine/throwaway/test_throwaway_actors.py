@@ -3,12 +3,14 @@
 import os
 import signal
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from tests.unit.machine.throwaway.backends import Backend
 
 from hugepage_qa.errors import InputError
 from hugepage_qa.machine.host import Host
+from hugepage_qa.machine.throwaway_machine import ThrowawayMachine
 from hugepage_qa.process import actor_link
 from hugepage_qa.process.actor_link import ActorGone, ActorStarved
 
@@ -82,3 +84,20 @@ def test_an_actor_that_gets_no_cpu_says_nothing_of_the_kernel(either: Backend, m
         actor.text()
     actor.end()
     assert Host(either).read("proc/version"), "the machine answers on"
+
+
+def test_nobody_waits_twice_for_an_actor_that_does_not_end(
+    machine: ThrowawayMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that the kernel keeps for ever: who has been told so once would wait for minutes again."""
+    actor = Host(machine).start_actor()
+    with monkeypatch.context() as patched:
+
+        def never(*_arguments: object, **_named: object) -> NoReturn:
+            raise ActorGone("blocked in the kernel for 301 s")
+
+        patched.setattr(machine._channel, "ask_actor", never)
+        with pytest.raises(ActorGone, match="blocked"):
+            actor.end()
+        actor.end()
+    os.kill(actor.pid, signal.SIGKILL)

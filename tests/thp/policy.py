@@ -35,6 +35,7 @@ POLICY = Area("thp/policy", sizes=Sizes.ONCE)
 PROC_DOC = "Documentation/filesystems/proc.rst"
 PRCTL = "PR_SET_THP_DISABLE(2const); kernel/sys.c prctl_set_thp_disable()"
 _CHOICES = ("enabled", "shmem_enabled")
+_SWITCHES = ("use_zero_page", "shrink_underused", "khugepaged/defrag")
 _LOW_KIB = 1024
 #: before, it stayed as it was raised (bd3400ea173f)
 _LOWERS = KernelVersion(5, 16)
@@ -146,11 +147,16 @@ def last_advice(live: Live) -> None:
         live.expect("AnonHugePages: what is huge stays so", memory.length, mapping.anon_huge_pages)
 
 
-@POLICY.case("each value that a file offers is shown when it was written, and no other file changes", f"{THP_DOC}")
+@POLICY.case(
+    "each value that a file offers is shown when it was written, and no other file changes, nor what is switched on",
+    f"{THP_DOC} defrag, use_zero_page, khugepaged/defrag; mm/huge_memory.c defrag_store()",
+)
 def values_that_are_shown(live: Live) -> None:
     # no size but that of a PMD may inherit where shmem_enabled=force
     set_policy(live, "madvise")
-    before = _selected(live.host)
+    for path in _switches(live.host):
+        live.set_knob(path, "1")
+    before, switched = _selected(live.host), _switches(live.host)
     of_all = before.get(f"{DIRECTORY}/shmem_enabled")
     for path in before:
         live.set_knob(path, before[path])
@@ -164,9 +170,9 @@ def values_that_are_shown(live: Live) -> None:
                 if path.endswith("shmem_enabled") and refusal.errno == errno.EINVAL and is_refused:
                     continue
                 raise
-            live.expect(
-                f"files after {word} was written to {path}", before | {path: word}, _selected(ObservedTree(live.host))
-            )
+            tree = ObservedTree(live.host)
+            live.expect(f"files after {word} was written to {path}", before | {path: word}, _selected(tree))
+            live.expect(f"switches after {word} was written to {path}", switched, _switches(tree))
 
 
 @POLICY.case(
@@ -302,6 +308,12 @@ def _selected(tree: Tree) -> dict[str, str]:
     paths = (*(f"{DIRECTORY}/{name}" for name in (*_CHOICES, "defrag")), *sizes)
     shown = ((path, tree.read(path)) for path in paths)
     return {path: parse_selection(text, path).selected for path, text in shown if text is not None}
+
+
+def _switches(tree: Tree) -> dict[str, str]:
+    """Return what each file shows that switches something on or off."""
+    shown = ((path, tree.read(path)) for path in (f"{DIRECTORY}/{name}" for name in _SWITCHES))
+    return {path: text.strip() for path, text in shown if text is not None}
 
 
 def _faults(live: Live, path: str, name: str) -> dict[str, int]:

@@ -15,6 +15,7 @@ from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import ADVICES, advised, set_policy
 from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,
+    is_whole_by_any_part,
     let_only_pmd_inherit,
     map_start,
     mount_tmpfs,
@@ -47,6 +48,8 @@ _PAGES = 2
     since="5.0",  # THP_enabled
 )
 def refused_arguments(live: Live) -> None:
+    # without it THP_enabled is 0 of all
+    pmd_size(live)
     actor = live.actor()
     for disabled in (0, 1):
         _disable(actor, disabled)
@@ -165,13 +168,13 @@ def _expect_first_use(live: Live, memory: Memory, disabled: int) -> None:
 
     Raises CannotRun where memory is too fragmented for huge ones.
     """
-    size, count_of_each = memory.size, memory.size // live.base_page
+    size = memory.size
     with_blocks(live, size, 0 if disabled else memory.pages)
     live.expect("the first word", 0, memory.read(0))
-    last = memory.at(2) - WORD
-    memory.actor.write(last, 1)
+    offset = size + (size - WORD if is_whole_by_any_part(live) else 0)
+    memory.actor.write(memory.address + offset, 1)
     entries = memory.whole_pagemap()
-    used = entries[0], entries[2 * count_of_each - 1]
+    used = entries[0], entries[offset // live.base_page]
     if not disabled:
         expect_mapped_whole(live, memory, memory.pages)
     live.expect("whether both are there", [True, True], [bool(entry & PRESENT) for entry in used])

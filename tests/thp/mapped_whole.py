@@ -17,18 +17,15 @@ from hugepage_qa.cases.thp_shared_memory import (
     map_file,
     map_filled_file,
     mount_tmpfs,
+    need_any_part,
     shared_huge_pages,
 )
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import PROT_NONE
-from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.version import KernelVersion
 
 WHOLE = Area("thp/mapped-whole", sizes=Sizes.ONCE)
 _NEW_VALUE = 77
-#: of shared memory in do_set_pmd(): the kernels in between want it to be the first one that is touched
-_FIRST_PART_SINCE, _ANY_PART_AGAIN_SINCE = KernelVersion(6, 8), KernelVersion(6, 10)
 
 
 @WHOLE.case(
@@ -100,10 +97,7 @@ def parts_for_others(live: Live) -> None:
     since="5.12",  # filemap_map_pmd()
 )
 def touched_first_in_any_part(live: Live) -> None:
-    if _FIRST_PART_SINCE <= live.kernel_version < _ANY_PART_AGAIN_SINCE:
-        raise CannotRun(
-            "this kernel maps shared memory whole where the first base page of a huge page is touched alone"
-        )
+    need_any_part(live)
     let_only_pmd_inherit(live)
     size, base = pmd_size(live), live.base_page
     for is_there, is_written, offset in product((False, True), (False, True), (0, base, size // 2, size - base)):
@@ -130,7 +124,7 @@ def touched_first_in_any_part(live: Live) -> None:
     since="5.12",  # filemap_map_pmd()
 )
 def read_first_in_any_part(live: Live) -> None:
-    _need_any_part(live)
+    need_any_part(live)
     let_only_pmd_inherit(live)
     size, base = pmd_size(live), live.base_page
     file, _filled = map_filled_file(live, mount_tmpfs(live, "always"), "always", 2)
@@ -163,13 +157,6 @@ def _through_a_pipe(live: Live, memory: Memory, address: int) -> int:
     for end in (reader, writer):
         actor.call("close", end)
     return uapi.unpack("Q", word)[0]
-
-
-def _need_any_part(live: Live) -> None:
-    if _FIRST_PART_SINCE <= live.kernel_version < _ANY_PART_AGAIN_SINCE:
-        raise CannotRun(
-            "this kernel maps shared memory whole where the first base page of a huge page is touched alone"
-        )
 
 
 class ThpMappedWhole(LiveTest):

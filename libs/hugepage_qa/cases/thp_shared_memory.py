@@ -16,6 +16,8 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.version import KernelVersion
 
+#: in do_set_pmd(): the kernels in between want it to be the first one that is touched
+_FIRST_PART_SINCE, _ANY_PART_AGAIN_SINCE = KernelVersion(6, 8), KernelVersion(6, 10)
 _SIZED_BY_WRITES, _SIZED_NO_MORE = KernelVersion(6, 14), KernelVersion(6, 17)
 
 
@@ -58,6 +60,19 @@ def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "hu
         expect_no_node_short(live, memory.size, pages)
     live.expect(f"ShmemPmdMapped, {where}", pages * memory.size, mapping.shmem_pmd_mapped)
     return mapping
+
+
+def is_whole_by_any_part(live: Live) -> bool:
+    """Tell whether a huge page of shared memory is mapped whole by whichever of its base pages is touched first."""
+    return not _FIRST_PART_SINCE <= live.kernel_version < _ANY_PART_AGAIN_SINCE
+
+
+def need_any_part(live: Live) -> None:
+    """Raise CannotRun where ``is_whole_by_any_part`` says no."""
+    if not is_whole_by_any_part(live):
+        raise CannotRun(
+            "this kernel maps shared memory whole where the first base page of a huge page is touched alone"
+        )
 
 
 def expect_blocks(live: Live, file: HugeFile, expected: int, subject: str = "st_blocks") -> None:

@@ -9,7 +9,7 @@ from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
+from hugepage_qa.cases.madv_collapse import collapse, collapse_memory, expect_no_collapse
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.swapped import need_swap, swap_out
@@ -229,7 +229,7 @@ def a_part_alone(live: Live) -> None:
     first = Memory(live, memory.actor, memory.address, 1, memory.size)
     first.fill()
     # nothing was ever touched in the second: there is nothing to collapse
-    live.expect_errno(errno.EINVAL, partial(collapse, live, partial(memory.advise, MADV_COLLAPSE)))
+    expect_no_collapse(live, memory, errno.EINVAL, huge=first.length)
     live.expect("AnonHugePages", first.length, memory.smaps().anon_huge_pages)
     first.expect_filled()
 

@@ -92,9 +92,10 @@ def pinned_for_a_while(live: Live) -> None:
     for make, pin, number in product((_own_base_pages, shared_base_pages), (in_a_pipe, pinned), (0, 7, -1)):
         memory = make(live, 2)
         page = Memory(live, memory.actor, memory.address + number * base % memory.size, 1, base)
-        held = page.frames()
         with live.about(f"{make.__name__.strip('_')}, {pin.__name__}, base page {number}"):
             with pin(live, page):
+                # for long it is moved before it is pinned, where it lies in memory that has to stay movable
+                held = page.frames()
                 # the page beside it may be in somebody's hands for a moment
                 live.host.wait_until(partial(_collapsed_beside, live, memory), _SECONDS)
                 live.expect("bytes in huge pages", memory.size, mapped_huge(memory))

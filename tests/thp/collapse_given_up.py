@@ -11,7 +11,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_no_shortage
+from hugepage_qa.cases.fragmentation import expect_no_node_short
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -24,6 +24,7 @@ from hugepage_qa.cases.thp_policy import leave_dirt, set_policy
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, remount_tmpfs
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_DONTNEED, MAP_FIXED
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -252,7 +253,7 @@ def _expect_hole_kept(live: Live, hole: range, every: int, watches: _Watches) ->
             lambda number: number != errno.EAGAIN,
         )
         if found == errno.ENOMEM:
-            expect_no_shortage(live, memory.size, 1)
+            expect_no_node_short(live, memory.size, 1)
         if not found:
             live.fail("errno of MADV_COLLAPSE", "one: it is refused", "none: it is done")
         live.expect("st_blocks, free blocks and data of the file", before, _found(live, point, file, filled[:1]))
@@ -292,6 +293,10 @@ def read_meanwhile(live: Live) -> None:
         # a huge page is mapped in parts then, and can be collapsed again
         threads.call("madvise", memory.address, page, MADV_DONTNEED)
         threads.watch(Memory(live, actor, memory.address + half, 1, half), 1 + half)
+    if not threads.was_done(1):
+        raise CannotRun("each time that the memory was to be collapsed it was being read")
+    collapse_memory(live, memory)
+    memory.expect_huge()
     live.expect("words that changed", 0, memory.wrong(page, memory.size - page))
     live.expect("words of the page that was given back", 0, actor.nonzero(memory.address, page))
     live.expect("words that were read and are wrong", 0, actor.check(target.address, half, WORD, 1 + half))

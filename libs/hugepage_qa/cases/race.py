@@ -17,7 +17,7 @@ from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.kernel.uapi import MAP_HUGETLB, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.actor_link import Argument
-from hugepage_qa.process.actor_threads import Action, Came
+from hugepage_qa.process.actor_threads import Action, Came, Repeated
 
 #: processes, or threads: twice as many as a throwaway machine has processors
 RACERS = 4
@@ -103,6 +103,7 @@ class Threads:
         self._live = live
         self._actor = actor
         self._allowed: list[tuple[str, Came, frozenset[int]]] = []
+        self._found: list[Repeated] = []
 
     def call(self, name: str, *arguments: Argument, may_fail: Collection[int] = ()) -> None:
         """Make the system call ``name`` again and again; it may fail with the errors ``may_fail``, and not always."""
@@ -144,10 +145,15 @@ class Threads:
 
     def end(self, seconds: float) -> None:
         """End them after ``seconds``, and expect of each what may come of it."""
-        for (what, may_come, may_fail), found in zip(self._allowed, self._actor.threads.stop(seconds), strict=True):
+        self._found = self._actor.threads.stop(seconds)
+        for (what, may_come, may_fail), found in zip(self._allowed, self._found, strict=True):
             self._live.expect(f"what came of {what} that may not", Came(0), found.came & ~may_come)
             self._live.expect(f"errors of {what} that may not be", set(), set(found.errors - may_fail))
             self._live.expect(f"{what} was done", True, found.times > 0)
+
+    def was_done(self, number: int) -> bool:
+        """Tell whether the thread that came after ``number`` others did what it attempts, now that all have ended."""
+        return Came.DONE in self._found[number].came
 
     def _allow(self, what: str, may_come: Came, may_fail: Collection[int] = ()) -> None:
         self._allowed.append((what, may_come, frozenset(may_fail)))

@@ -19,6 +19,12 @@ def ignores_noreserve(live: Live) -> bool:
     return (live.host.read(_OVERCOMMIT_MEMORY) or "").strip() == NEVER
 
 
+def need_overcommit(live: Live) -> None:
+    """Raise CannotRun where nothing may be committed beyond CommitLimit."""
+    if ignores_noreserve(live):
+        raise CannotRun(f"vm.overcommit_memory is {NEVER}: with most memory in a pool nobody could commit any")
+
+
 def need_noreserve(live: Live) -> None:
     """Raise CannotRun where ``ignores_noreserve`` says so."""
     if ignores_noreserve(live):

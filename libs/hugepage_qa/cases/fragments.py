@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hugepage_qa.cases.commit_policy import need_overcommit
 from hugepage_qa.cases.fragmentation import Fragmentation, fragmentation, tell
 from hugepage_qa.cases.frames import flags_from
 from hugepage_qa.cases.free_ranges import BUDDY
@@ -188,8 +189,10 @@ def without_free_blocks(live: Live) -> tuple[Fragments, Actor]:
 def take_into_pool(live: Live, node: int | None, left: int) -> None:
     """Have a hugetlb pool take all free blocks but those of ``left`` bytes: it need not clear them.
 
-    Without such a pool faults have to take them, which clear each of them.
+    Without such a pool faults have to take them, which clear each of them. Raises CannotRun where nobody could commit
+    any memory then: CommitLimit is a part of what is in no pool (mm/util.c vm_commit_limit()).
     """
+    need_overcommit(live)
     size = pmd_size(live)
     path = live.pool_file("nr_hugepages", size=size, node=node)
     pages = read_integer(live.host, path)

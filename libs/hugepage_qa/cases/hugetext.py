@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from hugepage_qa.cases.changed_counters import expect_change
-from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.khugepaged_clock import (
     KHUGEPAGED,
     PATIENT_SCANS,
@@ -137,14 +137,22 @@ def expect_collapsed(live: Live, program: TextProgram, mode: int, *, advised: bo
 def expect_huge(live: Live, program: TextProgram, wanted: list[int]) -> None:
     """Expect these bytes of FilePmdMapped of each text mapping; say of others what the page frames are.
 
-    A counter that is wrong and a khugepaged that makes no huge pages would be the same difference.
+    A counter that is wrong and a khugepaged that makes no huge pages would be the same difference. Raises CannotRun
+    where memory is too fragmented for them.
     """
     subject, found = "FilePmdMapped of each text mapping", _found(program)
     if found != wanted:
         size = pmd_size(live)
+        expect_text_can_be_huge(live, found, wanted)
         inside = in_huge_pages(live, program.actor, program.whole_blocks(size), size)
         subject += ", which kpageflags would tell" if inside is None else f", of which {inside} bytes are in huge pages"
     live.expect(subject, wanted, found)
+
+
+def expect_text_can_be_huge(live: Live, found: list[int], wanted: list[int]) -> None:
+    """Raise CannotRun where less text is huge than is ``wanted``, and memory is too fragmented for it."""
+    if sum(found) < sum(wanted):
+        expect_no_node_short(live, pmd_size(live), sum(wanted) // pmd_size(live))
 
 
 def expect_not_collapsed(live: Live, program: TextProgram) -> None:
@@ -166,7 +174,8 @@ def expect_small(live: Live, program: TextProgram) -> None:
 def see_khugepaged_at_work(live: Live, actor: Actor | None = None) -> Memory:
     """Wait until khugepaged has made a huge page of advised memory and has then been through its list again.
 
-    The memory is that of ``actor``, by default of a process of its own. Raises Failed when it does not come to that.
+    The memory is that of ``actor``, by default of a process of its own. Raises Failed when it does not come to that,
+    CannotRun where memory is too fragmented for it.
     """
     size = pmd_size(live)
     with_blocks(live, size, 1)
@@ -174,6 +183,7 @@ def see_khugepaged_at_work(live: Live, actor: Actor | None = None) -> Memory:
     memory.fill()
     memory.advise(MADV_HUGEPAGE)
     if not await_khugepaged(live, lambda: memory.smaps().anon_huge_pages == size, PATIENT_SCANS):
+        expect_no_node_short(live, size, 1)
         live.fail("AnonHugePages of advised memory", memory.size, memory.smaps().anon_huge_pages)
     await_scans(live)
     return memory

@@ -12,7 +12,7 @@ from hugepage_qa.cases.changed_counters import OF_NODES, expect_change, read_cou
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, swapped
+from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import free_lazily, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_DONTNEED_LOCKED, MADV_PAGEOUT, MADV_WIPEONFORK
@@ -42,7 +42,7 @@ def freed_in_part(live: Live) -> None:
     live.expect("LazyFree is most of the part and no more", True, half // 2 < lazy <= half)
     live.expect("AnonHugePages of the page behind it", memory.size, memory.smaps(1).anon_huge_pages)
     memory.fill_part(0, quarter, _NEW_VALUE)
-    memory.advise(MADV_PAGEOUT)
+    _have_taken(live, memory)
     live.expect("words that were written again and changed", 0, memory.wrong(0, quarter, _NEW_VALUE))
     live.expect("words of the other part that changed", 0, memory.wrong(half, memory.size - half))
     memory.expect_filled(first=1)
@@ -60,7 +60,7 @@ def freed(live: Live) -> None:
     memory.expect_huge()
     memory.fill_part(0, memory.size, _NEW_VALUE)
     live.expect("LazyFree after one was written again", memory.size, _lazy(memory))
-    memory.advise(MADV_PAGEOUT)
+    _have_taken(live, memory)
     live.expect("words that were written again and changed", 0, memory.wrong(0, memory.size, _NEW_VALUE))
     _expect_kept_or_zero(live, memory, memory.size, memory.size)
     memory.expect_filled(first=2)
@@ -132,7 +132,9 @@ def locked_all_along(live: Live) -> None:
     for act in (Memory.lock, Memory.lock_on_fault, protect, move, share):
         with live.about(act.__name__):
             unchanged = {**_now_locked(0), "AnonHugePages": 0, _EVENTS[0]: 0, _EVENTS[1]: 0}
-            expect_change(live, unchanged, partial(_locked, live, pages), act, read_counters_with_nodes)
+            memory = expect_change(live, unchanged, partial(_locked, live, pages), act, read_counters_with_nodes)
+        # what is locked of each would add up
+        memory.actor.end()
 
 
 @ADVICE.case(
@@ -316,6 +318,13 @@ def _free_of_one(both: tuple[Memory, Memory]) -> None:
 
 def _lazy(memory: Memory) -> int:
     return memory.smaps().fields["LazyFree"]
+
+
+def _have_taken(live: Live, memory: Memory) -> None:
+    """Have the kernel take what was freed of ``memory`` and not written again, and expect it to."""
+    everything = [(0, memory.length)]
+    live.host.wait_until(partial(parts_out, live, memory, everything, lambda: not _lazy(memory)))
+    live.expect("LazyFree after MADV_PAGEOUT", 0, _lazy(memory))
 
 
 def _expect_kept_or_zero(live: Live, memory: Memory, offset: int, length: int) -> None:

@@ -9,16 +9,20 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
 from hugepage_qa.cases.thp_memory import keep_min_free, let_nothing_be_balanced, map_aligned, need_blocks, pmd_size
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 
 #: what memory can be advised: nothing, for, against
 ADVICES = (None, MADV_HUGEPAGE, MADV_NOHUGEPAGE)
 _DIRTY_PAGES = 4
+#: what every machine has; and what must stay for others beside huge pages of half a GiB
+_LITTLE, _MARGIN = 64 * MIB, 256 * MIB
 #: with CONFIG_NO_PAGE_MAPCOUNT
 _MAY_NOT_COUNT = KernelVersion(6, 15)
 
@@ -131,7 +135,7 @@ def unadvised_base_pages(live: Live) -> Memory:
 def huge_pages(live: Live, pages: int = 1) -> Memory:
     """Return advised memory that was filled, and is in huge pages.
 
-    Raises Failed where it is not, CannotRun where memory is too fragmented for that.
+    Raises Failed where it is not, CannotRun where memory is too fragmented for that, or does not suffice.
     """
     set_policy(live, "madvise")
     memory, found = _filled(live, pages)
@@ -197,6 +201,10 @@ def leave_dirt(live: Live) -> None:
 
 
 def _filled(live: Live, pages: int) -> tuple[Memory, int]:
+    length = pages * pmd_size(live)
+    if length > _LITTLE and (available := read_meminfo(live.host)["MemAvailable"]) < length + _MARGIN:
+        # it would be filled with base pages, until somebody is killed
+        raise CannotRun(f"memory is short: {available >> 20} MiB are available for {length >> 20} MiB of huge pages")
     memory = advised(live, pages)
     memory.fill()
     return memory, memory.smaps().anon_huge_pages

@@ -4,21 +4,22 @@ import mmap
 import signal
 from functools import partial
 
-from hugepage_qa.cases import memory_policy
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.folio_layout import expect_order
-from hugepage_qa.cases.fragmentation import SAMPLES, expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragmentation import SAMPLES, with_blocks
 from hugepage_qa.cases.fragments import fragment
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.memory_policy import move_all
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import allow_on_advice, map_aligned, need_blocks, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages
-from hugepage_qa.cases.thp_shared_memory import expect_shared, map_start_of_file, mount_tmpfs
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
+from hugepage_qa.cases.thp_policy import advised, base_pages, expect_all_huge, huge_pages
+from hugepage_qa.cases.thp_shared_memory import expect_shared, filled_file, mount_tmpfs
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
@@ -194,12 +195,7 @@ def split_in_a_file(live: Live) -> None:
     let_rest(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "never")  # and not "deny", which goes before huge=
     file = f"{mount_tmpfs(live, 'always')}/file"
-    with_blocks(live, pmd_size(live), 2)
-    memory = map_start_of_file(live, file, pages=2)
-    memory.fill()
-    if memory.smaps().shmem_pmd_mapped != memory.length:
-        expect_no_shortage(live, memory.size, memory.pages)
-        live.fail("ShmemPmdMapped of a file with huge=always", memory.length, memory.smaps().shmem_pmd_mapped)
+    memory = filled_file(live, file, 2)
     expect_split(live, f"{file},0x0,{memory.size // live.base_page:#x}", 1)
     memory.expect_filled()
     live.expect("ShmemPmdMapped, one of two split", memory.size, memory.smaps().shmem_pmd_mapped)
@@ -247,13 +243,12 @@ def compacted(live: Live) -> None:
     nodes=2,
 )
 def migrated(live: Live) -> None:
-    first, second = live.nodes[:2]
-    need_memory(live, (first, second), 2 * pmd_size(live))
+    first, second = two_nodes_with_room(live, 2)
     memory = huge_pages(live, 2)
     # the first time they may be there already
     for old, new in ((second, first), (first, second), (second, first)):
-        memory_policy.bind(memory, [new], memory_policy.MOVE_STRICTLY)
-        live.expect(f"AnonHugePages on node {new}", memory.length, memory.smaps().anon_huge_pages)
+        move_all(live, memory, "mbind", old, new)
+        expect_all_huge(live, memory, f"on node {new}", new)
         pages = memory.numa_maps().nodes
         live.expect(f"pages left on node {old}", 0, pages.get(old, 0))
         memory.expect_filled()
@@ -265,13 +260,14 @@ def migrated(live: Live) -> None:
     nodes=2,
 )
 def read_only_after_a_move(live: Live) -> None:
-    need_memory(live, live.nodes[:2], pmd_size(live))
+    nodes = live.nodes[:2]
+    need_memory(live, nodes, pmd_size(live))
     for make in (huge_pages, base_pages, _mapped_in_parts):
         memory = make(live)
         memory.protect(mmap.PROT_READ)
-        for node in live.nodes[:2]:
-            # strictly, Linux 6.1 refuses a huge page that is mapped in parts: it comes to it once for each part
-            memory_policy.bind(memory, [node], memory_policy.MOVE)
+        for other, node in (nodes[::-1], nodes):
+            # not strictly: Linux 6.1 refuses a huge page that is mapped in parts, it comes to it once for each part
+            move_all(live, memory, "mbind", other, node)
             live.expect(f"nodes of the memory bound to node {node}", [node], list(memory.numa_maps().nodes))
             for offset in (0, memory.length // 2, memory.length - WORD):
                 live.expect_signal(signal.SIGSEGV, memory.actor.write, memory.address + offset, _NEW_VALUE)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.debugfs import split_all
+from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.hugetext import ENABLED, expect_collapsed, huge_page_of_text, switch
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_text
@@ -53,9 +53,9 @@ def evicted(live: Live) -> None:
 def split(live: Live) -> None:
     program, huge = _collapsed_and_switched_off(live)
     live.host.new_kernel_log()
-    split_all(live)
+    attempts = expect_split(live, "1", 1)
     said = [line for line in live.host.new_kernel_log() if _SPLIT.search(line)]
-    live.expect("lines of the kernel log on the split", 1, len(said))
+    live.expect("lines of the kernel log, one on each split", attempts, len(said))
     _expect_huge(live, program, huge, Clearing.SPLIT)
     live.host.write(ENABLED, "1")
     again = start_again(live, program.built)
@@ -70,7 +70,7 @@ def split(live: Live) -> None:
 def split_unmapped(live: Live) -> None:
     program, huge = _collapsed_and_switched_off(live)
     program.actor.end()
-    split_all(live)
+    expect_split(live, "1", 1)
     _expect_huge(live, start_again(live, program.built), huge, Clearing.SPLIT, mapped=False)
 
 

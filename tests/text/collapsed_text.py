@@ -8,7 +8,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import OF_NODES, expect_change, read_counters_with_nodes
-from hugepage_qa.cases.debugfs import split_all
+from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.file_text import (
     allow_always,
     collapse_text,
@@ -160,7 +160,7 @@ def text_in_tmpfs(live: Live) -> None:
 )
 def split_text(live: Live) -> None:
     program = _collapsed_in_tmpfs(live)
-    split_all(live)
+    expect_split(live, "1", 1)
     # each process that has it maps base pages
     live.expect("ShmemPmdMapped after the split", 0, _shared_huge(program))
     program.touch()
@@ -254,6 +254,7 @@ def _expect_read(live: Live, memory: Memory, descriptor: int, start: int) -> Non
 def _collapsed_in_tmpfs(live: Live) -> TextProgram:
     size = huge_page_of_text(live)
     allow_always(live)
+    live.set_knob_if_there(f"{DIRECTORY}/shmem_enabled", "never")  # and not "deny", which goes before all else
     point = live.mount_other("huge=always,mode=0700", "tmpfs")
     program = start_text(live, Recipe(size, tail=size // 2), point)
     program.touch()

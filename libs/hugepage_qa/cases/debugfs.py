@@ -45,19 +45,16 @@ def _cannot_write(error: OSError) -> Exception:
     return CannotRun("this kernel is locked down: debugfs cannot be written (kernel_lockdown(7))")
 
 
-def split_all(live: Live) -> None:
-    """Have every huge page split that can be. Raises CannotRun as ``write_debugfs`` does."""
-    write_debugfs(live, "split_huge_pages", "1")
-
-
-def expect_split(live: Live, which: str, pages: int) -> None:
+def expect_split(live: Live, which: str, pages: int) -> int:
     """Have the huge pages split that ``which`` names to split_huge_pages, and expect at least ``pages`` to be counted.
 
     It is "1" for all, "PID,START,END" for a range of addresses, "PATH,START,END" for a range of pages of a file.
-    Raises CannotRun as ``write_debugfs`` does.
+    Returns how often that was asked for. Raises CannotRun as ``write_debugfs`` does.
     """
     before = last = read_vmstat(ObservedTree(live.host))
-    for _attempt in range(_ATTEMPTS):
+    attempts = 0
+    while attempts < _ATTEMPTS:
+        attempts += 1
         write_debugfs(live, "split_huge_pages", which)
         now = read_vmstat(ObservedTree(live.host))
         # a huge page that somebody has a hold of in that moment stays one
@@ -66,3 +63,4 @@ def expect_split(live: Live, which: str, pages: int) -> None:
         last = now
     rose = vmstat_delta(before, now)["thp_split_page"]
     live.expect(f"thp_split_page rose by {pages} at least, split_huge_pages of {which}", pages, min(rose, pages))
+    return attempts

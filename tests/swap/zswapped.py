@@ -20,14 +20,18 @@ from hugepage_qa.cases.swapped import only_swap, page_all_out, swap_to_a_device,
 from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
+from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.uapi import MADV_PAGEOUT
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.version import KernelVersion
 
 ZSWAPPED = Area("swap/zswapped", sizes=Sizes.ONCE)
 
 ZSWAP_DOC = "Documentation/admin-guide/mm/zswap.rst"
 SINCE = "5.4"  # MADV_PAGEOUT
+_TAKEN_FROM_DEVICES_SINCE = KernelVersion(6, 13)
 _PAGES = 2
 _ROOM = 8
 #: a word whose bytes differ, and are not those of a page that is filled
@@ -80,9 +84,10 @@ def on_a_device(live: Live) -> None:
     let_only_pmd_inherit(live)
     swap_off = swap_to_a_device(live, _ROOM * pmd_size(live))
     turn_zswap_on(live)
+    is_taken = live.kernel_version >= _TAKEN_FROM_DEVICES_SINCE
     for make, back in _WAYS:
-        _expect_back(live, make, back)
-    _expect_back(live, huge_pages, _turning_off(swap_off))
+        _expect_back(live, make, back, is_taken=is_taken)
+    _expect_back(live, huge_pages, _turning_off(swap_off), is_taken=is_taken)
 
 
 @ZSWAPPED.case(
@@ -128,12 +133,20 @@ def _expect_back(
     back: Back,
     before: Settings | None = None,
     meanwhile: Settings | None = None,
+    *,
+    is_taken: bool = True,
 ) -> None:
-    """Swap memory that has contents of each kind out, and expect it to be as it was when it comes ``back``, twice."""
+    """Swap memory that has contents of each kind out, and expect it to be as it was when it comes ``back``, twice.
+
+    ``is_taken`` tells whether zswap takes most of it, which is looked for, unless something else is set ``before``.
+    """
     with live.about(f"{make.__name__.replace('_', ' ')}, {back.__name__.strip('_')}"):
         contents = Contents(live, make(live, _PAGES))
+        stored = _stored(live)
         with _set(live, before or {}):
             page_all_out(live, contents.memory)
+        if is_taken and not before and stored is not None:
+            _expect_taken(live, contents.memory, stored)
         live.expect("memory in huge pages when it is in swap", 0, mapped_huge(contents.memory))
         with _set(live, meanwhile or {}):
             back(live, contents)
@@ -142,6 +155,19 @@ def _expect_back(
         contents.memory.advise(MADV_PAGEOUT)
         contents.expect_as_they_were()
         contents.memory.actor.end()
+
+
+def _stored(live: Live) -> int | None:
+    """Return how many bytes zswap has taken, None before Linux 5.19, which does not tell."""
+    return read_meminfo(ObservedTree(live.host)).get("Zswapped")
+
+
+def _expect_taken(live: Live, memory: Memory, before: int) -> None:
+    """Expect zswap to have most of ``memory``. Raises CannotRun where others may have filled it."""
+    found = (_stored(live) or 0) - before > memory.length // 2
+    if not found and live.host.has_others:
+        raise CannotRun("zswap has left memory to the swap file: others may have filled it")
+    live.expect("whether zswap has taken most of it", True, found)
 
 
 @contextmanager

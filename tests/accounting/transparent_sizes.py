@@ -11,7 +11,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_all
 from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes, read_size_counters, size_counter
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import has_folios_of, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages, set_policy
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
@@ -111,10 +111,10 @@ def partially_mapped(live: Live) -> None:
     since="6.11",
 )
 def shared_memory_of_each_size(live: Live) -> None:
-    let_only_pmd_inherit(live)
+    let_only_pmd_inherit(live, is_used=False)
     each = (*counted_sizes(live), pmd_size(live))
     sizes = [size for size in each if live.host.read(f"{DIRECTORY}/{size_name(size)}/shmem_enabled") is not None]
-    live.expect("shared memory has the size of a PMD", True, pmd_size(live) in sizes)
+    live.expect("shared memory has the size of a PMD", has_folios_of(live, pmd_size(live)), pmd_size(live) in sizes)
     for size in sorted({sizes[0], sizes[len(sizes) // 2], *sizes[-2:]}):
         allow_only(live, size, knob="shmem_enabled", policy="always")
         taken = {size_counter(other, "shmem_alloc"): 3 if other == size else 0 for other in sizes}
@@ -132,7 +132,7 @@ def shared_memory_of_each_size(live: Live) -> None:
     since="6.12.10",  # and in 6.12.y; before, places within the file were taken for places behind its end
 )
 def largest_within_size(live: Live) -> None:
-    let_only_pmd_inherit(live)
+    let_only_pmd_inherit(live, is_used=False)
     pmd, base = pmd_size(live), live.base_page
     sizes = [size for size in counted_sizes(live) if size <= pmd // 4]
     if not sizes:

@@ -16,7 +16,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, runs
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.swapped import need_swap, parts_out
-from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_memory import need_folios_of, pmd_size
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -63,6 +63,7 @@ def _expect_filled_alone(live: Live, huge: str, start: int, length: int, *, behi
         found = live.host.last_look(told, wanted.__eq__)
         if found != wanted:
             if huge == "always":
+                need_folios_of(live, size)
                 expect_no_node_short(live, size, 3)
             # each of the others would be waited for as long
             live.fail(f"base pages in memory, {what}", wanted, found)

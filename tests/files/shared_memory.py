@@ -170,7 +170,7 @@ def memfd_within_size_from_any_byte(live: Live) -> None:
     since="6.12.10",  # and in 6.12.y; 6.11 rounds to the number of an order instead of to its pages
 )
 def memfd_within_one_size(live: Live) -> None:
-    let_only_pmd_inherit(live)
+    let_only_pmd_inherit(live, is_used=False)
     knobs = {size: f"{path}/shmem_enabled" for size, path in size_directories(live.host, DIRECTORY).items()}
     sizes = sorted(size for size, knob in knobs.items() if live.host.read(knob) is not None)
     for size in sorted({sizes[0], sizes[len(sizes) // 2], *sizes[-2:]}):

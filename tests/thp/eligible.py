@@ -12,7 +12,7 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.text_program import start_again
-from hugepage_qa.cases.thp_memory import pmd_size, room_for
+from hugepage_qa.cases.thp_memory import need_folios_of, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import ADVICES, allows, set_policy
 from hugepage_qa.cases.thp_shared_memory import mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -93,6 +93,7 @@ def _anonymous_places(size: int, base: int) -> Iterator[_Place]:
 )
 def eligible_shared_memory(live: Live) -> None:
     let_nobody_else_act(live)
+    need_folios_of(live, pmd_size(live))
     for policy in _OF_SHARED:
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
         actor = live.actor()
@@ -113,6 +114,7 @@ def eligible_shared_memory(live: Live) -> None:
 )
 def eligible_files(live: Live) -> None:
     let_nobody_else_act(live)
+    need_folios_of(live, pmd_size(live))
     for of_mount in ("always", "within_size", "advise", "never"):
         point = mount_tmpfs(live, of_mount)
         for policy in ("always", "never", "deny", "force"):
@@ -137,6 +139,7 @@ def eligible_files(live: Live) -> None:
 )
 def eligible_within_size(live: Live) -> None:
     let_nobody_else_act(live)
+    need_folios_of(live, pmd_size(live))
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "within_size")
     size, page, actor = pmd_size(live), live.base_page, live.actor()
     files = live.open(actor, f"{mount_tmpfs(live, 'within_size')}/file"), actor.call("memfd_create", "within", 0)

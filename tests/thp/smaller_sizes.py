@@ -155,7 +155,7 @@ def swapped_out(live: Live) -> None:
     since=SINCE,
 )
 def watched(live: Live) -> None:
-    let_only_pmd_inherit(live)
+    let_only_pmd_inherit(live, is_used=False)
     let_rest(live)
     directories = dict(smaller_sizes(live))
     for filled in _each_size(live):

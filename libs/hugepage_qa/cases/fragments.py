@@ -240,7 +240,7 @@ def _fragment(
 ) -> Fragments:
     set_policy(live, "madvise")
     if shared:
-        let_only_pmd_inherit(live)
+        let_only_pmd_inherit(live, is_used=False)
     size = pmd_size(live)
     pages = length // size
     if pages <= _FEWEST_BLOCKS:

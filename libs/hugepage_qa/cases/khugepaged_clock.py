@@ -55,9 +55,12 @@ def let_rest(live: Live) -> None:
 
 
 def let_nobody_else_act(live: Live) -> None:
-    """Have khugepaged rest, and shared memory be in huge pages where a case says so alone, until the case ends."""
+    """Have khugepaged rest, and shared memory be in huge pages where a case says so alone, until the case ends.
+
+    Raises CannotRun on a kernel without shared memory in huge pages.
+    """
     let_rest(live)
-    let_only_pmd_inherit(live)
+    let_only_pmd_inherit(live, is_used=False)
 
 
 def allow_absent(live: Live, pages: int) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
+from hugepage_qa.cases.thp_memory import mapped_huge, need_folios_of_mapping, pmd_size
 from hugepage_qa.kernel.uapi import MADV_COLLAPSE
 from hugepage_qa.process.actor import Refused
 
@@ -38,8 +38,16 @@ def collapse(live: Live, advise: Callable[[], object], node: int | None = None) 
 
 
 def collapse_memory(live: Live, memory: Memory, node: int | None = None) -> None:
-    """Have the process of ``memory`` ask for all of it to be in huge pages, as ``collapse`` does, and raise as that."""
-    collapse(live, partial(memory.advise, MADV_COLLAPSE), node)
+    """Have the process of ``memory`` ask for all of it to be in huge pages, as ``collapse`` does, and raise as that.
+
+    Raises CannotRun, too, where it is shared, and has none so large (EINVAL).
+    """
+    try:
+        collapse(live, partial(memory.advise, MADV_COLLAPSE), node)
+    except Refused as refusal:
+        if refusal.errno == errno.EINVAL:
+            need_folios_of_mapping(live, memory)
+        raise
 
 
 def expect_no_collapse(

@@ -13,6 +13,8 @@ from hugepage_qa.process.actor import Actor
 
 MIN_FREE = "proc/sys/vm/min_free_kbytes"
 _NUMA_BALANCING = "proc/sys/kernel/numa_balancing"
+#: of the page cache, and of shared memory with it: MAX_XAS_ORDER in include/linux/pagemap.h
+_LARGEST_ORDER = 11
 
 
 def pmd_size(live: Live) -> int:
@@ -21,6 +23,21 @@ def pmd_size(live: Live) -> int:
     if size is None:
         raise CannotRun("this kernel has no transparent huge pages")
     return size
+
+
+def has_folios_of(live: Live, size: int) -> bool:
+    """Tell whether a folio of the page cache, and of shared memory, can have ``size`` bytes.
+
+    On arm64 with base pages of 64 KiB none is PMD-sized (MAX_PAGECACHE_ORDER; mm/shmem.c shmem_is_huge(),
+    shmem_huge_global_enabled()).
+    """
+    return size <= live.base_page << _LARGEST_ORDER
+
+
+def need_folios_of(live: Live, size: int) -> None:
+    """Raise CannotRun where ``has_folios_of`` says that shared memory has no pages of ``size`` bytes."""
+    if not has_folios_of(live, size):
+        raise CannotRun(f"shared memory has no pages of {size >> 20} MiB with base pages of {live.base_page >> 10} KiB")
 
 
 def allow_on_advice(live: Live) -> None:
@@ -83,9 +100,19 @@ def room_for(actor: Actor, pages: int, size: int) -> int:
 
 
 def need_blocks(live: Live, memory: Memory, node: int | None = None) -> None:
-    """Raise CannotRun where filled ``memory`` is not in huge pages, and a node, or all, too fragmented for them."""
+    """Raise CannotRun where filled ``memory`` is not in huge pages, and is owed none.
+
+    A node, or all, are too fragmented for them, or it is shared and has none so large.
+    """
     if mapped_huge(memory) != memory.length:
+        need_folios_of_mapping(live, memory)
         expect_no_shortage(live, memory.size, memory.pages, node)
+
+
+def need_folios_of_mapping(live: Live, memory: Memory) -> None:
+    """Raise CannotRun where ``memory`` is mapped as shared, and has no pages of its size as ``need_folios_of`` says."""
+    if any(mapping.is_shared for mapping in memory.mappings()):
+        need_folios_of(live, memory.size)
 
 
 def anon_huge_pages(memory: Memory) -> int:

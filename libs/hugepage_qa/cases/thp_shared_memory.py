@@ -7,7 +7,7 @@ from hugepage_qa.cases.fragmentation import expect_no_node_short, tell, with_blo
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import keep_min_free, map_aligned, need_folios_of, pmd_size, room_for
 from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories, size_name
@@ -21,10 +21,11 @@ _FIRST_PART_SINCE, _ANY_PART_AGAIN_SINCE = KernelVersion(6, 8), KernelVersion(6,
 _SIZED_BY_WRITES, _SIZED_NO_MORE = KernelVersion(6, 14), KernelVersion(6, 17)
 
 
-def let_only_pmd_inherit(live: Live) -> None:
+def let_only_pmd_inherit(live: Live, *, is_used: bool = True) -> None:
     """Have shmem_enabled, "never" for now, and mounts decide for PMD-sized pages alone, until the case ends.
 
-    Raises CannotRun on a kernel without shared memory in huge pages.
+    Raises CannotRun on a kernel without shared memory in huge pages, and where PMD-sized ones are too large for it,
+    unless the case uses other sizes, or none.
     """
     keep_min_free(live)
     live.set_knob(f"{DIRECTORY}/enabled", "madvise")
@@ -35,12 +36,14 @@ def let_only_pmd_inherit(live: Live) -> None:
     for path in size_directories(live.host, DIRECTORY).values():
         if live.host.read(f"{path}/shmem_enabled") is not None:  # since Linux 6.11
             live.set_knob(f"{path}/shmem_enabled", "inherit" if path == ours else "never")
+    if is_used:
+        need_folios_of(live, pmd_size(live))
 
 
 def expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
     """Expect shared ``memory`` to get PMD-sized pages when it is filled, or none of them.
 
-    Raises CannotRun where memory is too fragmented for them.
+    Raises CannotRun where memory is too fragmented for them, or they are too large for shared memory.
     """
     now = with_blocks(live, memory.size, memory.pages if huge else 0)
     tell(live, now)
@@ -53,10 +56,11 @@ def expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
 def expect_mapped_whole(live: Live, memory: Memory, pages: int, where: str = "huge=always") -> MemoryMapping:
     """Expect ``pages`` of a shared mapping to be mapped whole, and return what smaps shows of it.
 
-    Raises CannotRun where memory is too fragmented for them.
+    Raises CannotRun where memory is too fragmented for them, or they are too large for shared memory.
     """
     mapping = memory.smaps()
     if pages and mapping.shmem_pmd_mapped != pages * memory.size:
+        need_folios_of(live, memory.size)
         expect_no_node_short(live, memory.size, pages)
     live.expect(f"ShmemPmdMapped, {where}", pages * memory.size, mapping.shmem_pmd_mapped)
     return mapping
@@ -78,10 +82,11 @@ def need_any_part(live: Live) -> None:
 def expect_blocks(live: Live, file: HugeFile, expected: int, subject: str = "st_blocks") -> None:
     """Expect a file of a tmpfs, which was to get a huge page, to take so many bytes.
 
-    Raises CannotRun where memory is too fragmented for the page.
+    Raises CannotRun where memory is too fragmented for the page, or it is too large for shared memory.
     """
     found = file.blocks
     if found != expected:
+        need_folios_of(live, pmd_size(live))
         expect_no_node_short(live, pmd_size(live), 1)
     live.expect(subject, expected, found)
 

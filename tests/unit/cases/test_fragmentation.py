@@ -20,7 +20,7 @@ from hugepage_qa.cases.fragmentation import (
     with_blocks,
 )
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.thp_memory import map_aligned
+from hugepage_qa.cases.thp_memory import map_aligned, need_folios_of
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.rules import Rule
 
@@ -76,6 +76,12 @@ def test_who_may_have_to_stay_on_a_node_is_owed_nothing_where_one_is_short(block
         expect_no_shortage(case, PMD, 1)
         with nullcontext() if blocks == 9 else pytest.raises(CannotRun, match="is fragmented"):
             expect_no_node_short(case, PMD, 1)
+
+
+@pytest.mark.parametrize(("size", "none"), [(PMD, False), (8 << 20, False), (16 << 20, True)])
+def test_shared_memory_is_owed_no_pages_beyond_the_largest_folio_of_the_page_cache(size: int, none: bool) -> None:
+    with ExitStack() as stack, pytest.raises(CannotRun, match="no pages of 16 MiB") if none else nullcontext():
+        need_folios_of(live(100, stack), size)
 
 
 def test_a_huge_page_that_does_not_come_is_a_difference_where_there_are_blocks() -> None:

@@ -10,8 +10,9 @@ from hugepage_qa.sizes import KIB
 _COUNT = re.compile(r"([a-z]\w*):(\d+)")
 _AMOUNT = re.compile(r"\b([a-z]\w*(?:\(\w+\))?): ?(-?\d+)[kK]B")
 _NODE = re.compile(r"Node (\d+) (active_anon:.*)")
-_ZONE = re.compile(r"Node (\d+) (\w+) (free:.*)")
-_BLOCKS = re.compile(r"Node (\d+) (\w+): ((?:\d+\*\d+kB (?:\(\w+\) )?)+)= (\d+)kB")
+# of zones a kernel without CONFIG_NUMA names no node (show_node() in mm/page_alloc.c, mm/show_mem.c)
+_ZONE = re.compile(r"(?:Node (\d+) )?(\w+) (free:.*)")
+_BLOCKS = re.compile(r"(?:Node (\d+) )?(\w+): ((?:\d+\*\d+kB (?:\(\w+\) )?)+)= (\d+)kB")
 _BLOCK = re.compile(r"(\d+)\*(\d+)kB")
 _TOTAL = re.compile(r"(\d+) (?:total )?(pages?\w* .*|pagecache pages)")
 _SWAP = re.compile(r"(Free swap|Total swap) +=\s*(\d+)kB")
@@ -45,10 +46,10 @@ def read_memory_report(lines: Iterable[str]) -> MemoryReport:
         elif found := _NODE.fullmatch(line):
             nodes[int(found[1])] = _amounts(found[2])
         elif found := _ZONE.fullmatch(line):
-            zones[int(found[1]), found[2]] = _amounts(found[3])
+            zones[int(found[1] or 0), found[2]] = _amounts(found[3])
         elif found := _BLOCKS.fullmatch(line):
             counts = tuple(int(count) for count, _size in _BLOCK.findall(found[3]))
-            blocks[int(found[1]), found[2]] = counts, int(found[4]) * KIB
+            blocks[int(found[1] or 0), found[2]] = counts, int(found[4]) * KIB
         elif found := _SWAP.fullmatch(line):
             totals[found[1]] = int(found[2]) * KIB
         elif found := _TOTAL.fullmatch(line):

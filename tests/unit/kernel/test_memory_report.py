@@ -51,6 +51,13 @@ def test_report_is_read() -> None:
     }
 
 
+def test_zones_of_a_kernel_without_numa_are_of_node_0() -> None:
+    of_zones = [line.removeprefix("Node 0 ") for line in (ZONE, BLOCKS)]
+    report = read_memory_report((MACHINE, OLD_NODE, *of_zones, *END))
+    assert report.zones[0, "DMA32"]["mlocked"] == 8 * KIB
+    assert report.free_blocks == {(0, "DMA32"): ((0, 2, 1), 32 * KIB)}
+
+
 def test_log_without_a_report() -> None:
     report = read_memory_report(("sysrq: This sysrq operation is disabled.",))
     assert not (report.machine or report.nodes or report.zones or report.free_blocks or report.totals)

@@ -95,7 +95,9 @@ def rollup_of_two_mappings(live: Live) -> None:
     second.touch()
     after = _rollup(live, first.actor)
     expect_private_and_shared(live, 2, 0, (after["Private_Hugetlb"], after["Shared_Hugetlb"]))
-    live.expect("Rss", before["Rss"], after["Rss"])
+    # of libraries and the stack, too, which is reclaimed and comes back
+    more = after["Rss"] - before["Rss"]
+    live.expect(f"Rss rose by {more}, less than half a huge page", True, more < live.size // 2)
     live.expect("HugetlbPages", 2 * live.size, process_status(live, first.actor).hugetlb_pages)
 
 

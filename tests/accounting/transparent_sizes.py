@@ -5,7 +5,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change, read_counters
-from hugepage_qa.cases.fragmentation import expect_no_shortage
+from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import move_all
@@ -214,13 +214,18 @@ def _unmapped_in_part(live: Live, size: int) -> Memory:
 
 
 def _three(live: Live, size: int) -> Memory:
-    """Return three pages, too few for the next larger size."""
+    """Return three pages, too few for the next larger size, having compacted memory where it is too fragmented."""
+    with_blocks(live, size, 3)
     return map_aligned(live, 3, size, advice=MADV_HUGEPAGE)
 
 
 def _three_touched(live: Live, size: int) -> Memory:
-    memory = _three(live, size)
+    """Return three that were touched. Raises CannotRun where memory is too fragmented for them."""
+    memory, counter = _three(live, size), size_counter(size, "anon_fault_alloc")
+    before = _read(live)[counter]
     _touch_all(memory)
+    if _read(live)[counter] - before < memory.pages:
+        expect_no_shortage(live, size, memory.pages)
     return memory
 
 

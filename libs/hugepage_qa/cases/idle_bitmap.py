@@ -7,13 +7,16 @@ from typing import TypeVar
 
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, read_entries
-from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.kernel.facts import read_process_names
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.knobs import DAMON_STAT
 
 DOC = "Documentation/admin-guide/mm/idle_page_tracking.rst"
 #: of a word of the bitmap
 BITS = 64
 _DIRECTORY, _NAME = "sys/kernel/mm/page_idle", "bitmap"
 BITMAP = f"/{_DIRECTORY}/{_NAME}"
+_DAMON_THREADS = "kdamond."
 #: a page that somebody isolates or moves in that moment is passed over
 _ATTEMPTS = 3
 
@@ -26,11 +29,18 @@ def has_idle_bitmap(live: Live) -> bool:
 
 
 class IdleBitmap:
-    """The file that tells which frames are idle, opened. Raises CannotRun for a kernel without it."""
+    """The file that tells which frames are idle, opened, and nobody else marks any.
+
+    Raises CannotRun for a kernel without it, and where others have DAMON watch memory: that marks what it looks at
+    (damon_ptep_mkold(), damon_pmdp_mkold() in mm/damon/ops-common.c).
+    """
 
     def __init__(self, live: Live) -> None:
         if not has_idle_bitmap(live):
             raise CannotRun("this kernel has no CONFIG_IDLE_PAGE_TRACKING")
+        live.set_knob_if_there(DAMON_STAT, "N")
+        if any(name.startswith(_DAMON_THREADS) for name in read_process_names(ObservedTree(live.host))):
+            raise CannotRun("DAMON watches memory, and marks pages as idle itself")
         self._live = live
         self.actor = live.actor()
         self.descriptor = live.open(self.actor, BITMAP, os.O_RDWR)

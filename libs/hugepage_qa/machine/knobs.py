@@ -63,6 +63,8 @@ _ZSWAP_PARAMETERS = ("enabled", "max_pool_percent", "same_filled_pages_enabled",
 _KSM_FILES = ("max_page_sharing", "merge_across_nodes", "run", "sleep_millisecs", "smart_scan", "use_zero_pages")
 _SET_BY_ADVISOR, _ADVISOR, _NO_ADVISOR = "pages_to_scan", "advisor_mode", "none"
 MIN_FREE = "vm/min_free_kbytes"
+#: whether all memory is watched for how it is used, as some kernels do from their boot on (since Linux 6.17)
+DAMON_STAT = "sys/module/damon_stat/parameters/enabled"
 
 _NR_HUGEPAGES = "nr_hugepages"
 _SYSCTL_DIRECTORY = "proc/sys"
@@ -183,6 +185,7 @@ def _sysctl_knobs() -> Iterator[Knob]:
         yield Knob(Kind.SYSCTL, f"sys/module/kvm/parameters/{name}")
     for name in _ZSWAP_PARAMETERS:
         yield Knob(Kind.SYSCTL, f"sys/module/zswap/parameters/{name}")
+    yield Knob(Kind.SYSCTL, DAMON_STAT)
     yield Knob(Kind.MIN_FREE, f"{_SYSCTL_DIRECTORY}/{MIN_FREE}")
 
 

@@ -1,6 +1,7 @@
 """What the kernel tells of the frames of huge pages: whether they were used since somebody has marked them as idle."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -178,14 +179,23 @@ def split_when_idle(live: Live) -> None:
             where = f"{memory.actor.pid},{memory.address:#x},{memory.at(1):#x}" if make else f"{path},0x0,{count:#x}"
             expect_split(live, f"{where},{order}" if order else where, 1)
             # parts of a file are mapped no more
-            frames = [entry & FRAME for entry in memory.whole_pagemap()] if make else [*range(first, first + count)]
-            parts = frames[:: 1 << order]
-            idle = sum(bool(flags & IDLE) for flags in kpageflags(live, memory.actor, parts))
-            live.expect("parts that are idle", 0 if is_used else len(parts), idle)
+            look = partial(_idle_parts, live, memory, order, None if make else first)
+            # base pages may move meanwhile, and are idle where they are then
+            idle = live.host.last_attempt(look, {not is_used}.__eq__)
+            live.expect("whether parts are idle", {not is_used}, idle)
             if make:
                 live.expect("Referenced of all parts", memory.length, _referenced(memory))
             memory.expect_filled()
         memory.actor.end()
+
+
+def _idle_parts(live: Live, memory: Memory, order: int, first: int | None) -> set[bool]:
+    """Return whether the parts of a huge page are idle: of one that is mapped, or had the frames from ``first`` on."""
+    count = memory.size // live.base_page
+    frames = [entry & FRAME for entry in memory.whole_pagemap()] if first is None else [*range(first, first + count)]
+    # a frame of a part that has moved is nobody's
+    shown = kpageflags(live, memory.actor, frames[:: 1 << order])
+    return {bool(flags & IDLE) for flags in shown if flags & SWAP_BACKED}
 
 
 def _referenced(memory: Memory) -> int:

@@ -48,6 +48,7 @@ _PROCESSES = (1, 2, 4)
 _MOST_EACH = 64 * MIB
 #: a page that compaction moves is told as clean and private alone in that moment (smaps_pte_entry())
 _ATTEMPTS, _PAUSE_SECONDS = 5, 0.2
+_MOVED_SECONDS = 1.0
 #: since 6.0
 _PSS_DIRTY = "Pss_Dirty"
 #: of smaps_rollup alone
@@ -305,10 +306,13 @@ def _resident(kind: Kind, size: int, processes: int, *, locked: bool) -> dict[st
 
 def _expect_fields(live: Live, memory: Memory, expected: Mapping[str, int]) -> None:
     """Expect these fields of ``memory``, and smaps_rollup of its process to have them and little more."""
-    of_memory = memory.all_mappings()
-    found = {
-        name: sum(mapping.fields[name] for mapping in of_memory) for name in _FIELDS if name in of_memory[0].fields
-    }
+
+    def look() -> dict[str, int]:
+        of_memory = memory.all_mappings()
+        names = [name for name in _FIELDS if name in of_memory[0].fields]
+        return {name: sum(mapping.fields[name] for mapping in of_memory) for name in names}
+
+    found = live.host.last_look(look, lambda found: found.items() <= expected.items(), _MOVED_SECONDS)
     live.expect("smaps", {name: expected[name] for name in found}, found)
     rollup = _expect_rollup(live, memory)
     others = rollup["Pss"] - expected["Pss"]

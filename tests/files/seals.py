@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import signal
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -19,7 +20,7 @@ from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inhe
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import F_SEAL_FUTURE_WRITE, FALLOC_FL_KEEP_SIZE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, Refused
 
 SEALED_FILES = Area("files/seals", sizes=Sizes.ONCE)
 SOURCE = f"{SEALED_SIZES}; mm/shmem.c shmem_fallocate(), shmem_setattr(), shmem_write_begin()"
@@ -126,10 +127,22 @@ def pinned_against_a_seal(live: Live) -> None:
                 memory = map_file(live, actor, file.descriptor, 2)
                 memory.expect_filled()
                 memory.unmap()
-            live.expect_success(file.seal, fcntl.F_SEAL_WRITE)
+            # compaction and reclaim have a hold of pages for a moment, as who pins them
+            live.host.wait_until(partial(_is_sealed, file))
             live.expect("seals then", fcntl.F_SEAL_WRITE, file.seals)
             live.expect_errno(errno.EPERM, actor.call, "pwrite64", file.descriptor, b"x", 1, 0)
         actor.end()
+
+
+def _is_sealed(file: HugeFile) -> bool:
+    """Seal ``file`` against writes, and tell whether that was not refused for a page that somebody has a hold of."""
+    try:
+        file.seal(fcntl.F_SEAL_WRITE)
+    except Refused as refusal:
+        if refusal.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def _lengths(live: Live) -> tuple[int, ...]:

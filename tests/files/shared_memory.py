@@ -8,6 +8,7 @@ from itertools import count, product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
@@ -309,6 +310,8 @@ def holes(live: Live) -> None:
     " truncate_inode_partial_folio()",
 )
 def shorter_and_longer(live: Live) -> None:
+    # khugepaged has what is cut off be memory of the file again
+    let_rest(live)
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
     size, base = pmd_size(live), live.base_page

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, Watch, new_group
@@ -105,14 +105,25 @@ class HugetlbGroup:
         return Watch(actor, self._live.open(actor, self._path(self._files.refusals), os.O_RDONLY))
 
     def expect_on_nodes(
-        self, pages: int, known: Mapping[Quirk, int] | None = None, *, with_groups_below: bool = False
+        self,
+        pages: int,
+        known: Mapping[Quirk, int] | None = None,
+        *,
+        with_groups_below: bool = False,
+        seconds: float = 0,
     ) -> None:
         """Expect ``pages`` of the group in numa_stat, which kernels have since 5.17, and that its nodes add up.
 
         They are its own in version 1, unless it is to be ``with_groups_below``, and always with those in version 2.
-        ``known`` tells how many the nodes have with a known bug; what is below 0 wraps. Raises KnownBug.
+        ``known`` tells how many the nodes have with a known bug; what is below 0 wraps. They may take ``seconds`` to
+        come there. Raises KnownBug.
         """
-        found = self._numa_stat(with_groups_below=with_groups_below)
+
+        def is_there(found: dict[str, int] | None) -> bool:
+            return found is None or found["total"] == pages * self._live.size
+
+        look = partial(self._numa_stat, with_groups_below=with_groups_below)
+        found = self._live.host.last_look(look, is_there, seconds)
         if found is None:
             return
         total = found.pop("total")

@@ -9,8 +9,9 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import write_debugfs
-from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.file_contents import TMPFS, KnownFile
 from hugepage_qa.cases.file_transfers import READS
+from hugepage_qa.cases.folio_layout import folios_of_all
 from hugepage_qa.cases.frames import largest_folio
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, await_khugepaged, let_rest, quicken
 from hugepage_qa.cases.khugepaged_work import put_to_work
@@ -20,6 +21,7 @@ from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_POPULATE_READ
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -260,10 +262,25 @@ def copied(live: Live, file: KnownFile) -> None:
     since="5.13",
 )
 def split(live: Live, file: KnownFile) -> None:
+    let_rest(live)
     memory = file.map()
     file.store(memory, live.base_page, block_size(live) // 2)
     pages = file.contents.length // live.base_page
-    write_debugfs(live, "split_huge_pages", f"{file.path},0x0,{pages:#x}")
+    which = f"{file.path},0x0,{pages:#x}"
+
+    def largest() -> int:
+        write_debugfs(live, "split_huge_pages", which)
+        # nothing of it is mapped then
+        file.expect_mapped(memory)
+        return max(map(len, folios_of_all(live, Memory(live, file.actor, memory.address, pages, live.base_page))))
+
+    mount = find_mount(live.host, file.directory)
+    if mount and mount.type == TMPFS:
+        # what somebody has a hold of is not split
+        live.expect("base pages of the largest folio after a split", 1, live.host.last_look(largest, (1).__eq__))
+    else:
+        # dirty folios may be under way to the disk
+        write_debugfs(live, "split_huge_pages", which)
     file.expect("after a split")
 
 

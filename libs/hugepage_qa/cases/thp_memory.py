@@ -111,7 +111,7 @@ def need_blocks(live: Live, memory: Memory, node: int | None = None) -> None:
 
 def need_folios_of_mapping(live: Live, memory: Memory) -> None:
     """Raise CannotRun where ``memory`` is mapped as shared, and has no pages of its size as ``need_folios_of`` says."""
-    if any(mapping.is_shared for mapping in memory.mappings()):
+    if not has_folios_of(live, memory.size) and any(mapping.is_shared for mapping in memory.mappings()):
         need_folios_of(live, memory.size)
 
 

@@ -148,7 +148,7 @@ def reclaimed_on_request(live: Live, group: ControlGroup, above: ControlGroup) -
     since="5.19",
 )
 def no_more_than_enough(live: Live, group: ControlGroup, _above: ControlGroup) -> None:
-    if with_blocks(live, pmd_size(live), _MANY).blocks < _MANY:
+    if with_blocks(live, pmd_size(live), _MANY).owed < _MANY:
         raise CannotRun(f"{_MANY} huge pages are not free at once")
     for name, ask in _REQUESTS.items():
 

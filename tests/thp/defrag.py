@@ -5,7 +5,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
-from hugepage_qa.cases.fragmentation import expect_at_fault, fragmentation, with_blocks
+from hugepage_qa.cases.fragmentation import expect_at_fault, with_blocks
 from hugepage_qa.cases.fragments import Fragments, take_free_blocks, without_free_blocks
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, await_khugepaged, let_rest, quicken
 from hugepage_qa.cases.live import Live
@@ -168,7 +168,7 @@ def _roomiest_node(live: Live) -> int | None:
     """
     if not live.has_several_nodes:
         return None
-    return max(live.nodes, key=lambda node: fragmentation(live, pmd_size(live), node).blocks)
+    return max(live.nodes, key=lambda node: live.free_blocks(node, pmd_size(live)))
 
 
 def _advised_on(live: Live, node: int | None, advice: int | None) -> Memory:

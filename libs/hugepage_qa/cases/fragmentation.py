@@ -19,15 +19,19 @@ _COMPACTED = "memory was compacted"
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """Free memory by /proc/buddyinfo, in bytes: all of it, and what of it is in blocks smaller than ``size``."""
+    """Free memory by /proc/buddyinfo, in bytes: all of it, and what of it is in blocks smaller than ``size``.
+
+    ``owed`` is how many pages of ``size`` bytes who asks for them gets of that without compaction.
+    """
 
     size: int
     free: int
     scattered: int
+    owed: int
 
     @property
     def blocks(self) -> int:
-        """How many blocks of ``size`` bytes are free."""
+        """How many blocks of ``size`` bytes are free, those that nobody gets among them."""
         return (self.free - self.scattered) // self.size
 
     @property
@@ -36,11 +40,12 @@ class Fragmentation:
         return self.scattered / self.free if self.free else 0.0
 
     def __str__(self) -> str:
-        return f"{self.blocks} {_FREE}{self.unusable:.2f} of the free memory unusable"
+        kept = f"{self.owed} to be had, " if self.owed < self.blocks else ""
+        return f"{self.blocks} {_FREE}{kept}{self.unusable:.2f} of the free memory unusable"
 
 
-def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentation:
-    """Return how fragmented memory of a node, or all, is for blocks of ``size`` bytes."""
+def fragmentation(live: Live, size: int, node: int | None = None, *, movable: bool = True) -> Fragmentation:
+    """Return how fragmented memory of a node, or all, is for blocks of ``size`` bytes, ``movable`` ones or others."""
     order = (size // live.base_page).bit_length() - 1
     free = usable = 0
     for zone in read_free_blocks(live.host):
@@ -48,16 +53,17 @@ def fragmentation(live: Live, size: int, node: int | None = None) -> Fragmentati
             for at, count in enumerate(zone.counts):
                 free += count << at
                 usable += count << at if at >= order else 0
-    return Fragmentation(size, free * live.base_page, (free - usable) * live.base_page)
+    owed = live.free_blocks(node, size, movable=movable)
+    return Fragmentation(size, free * live.base_page, (free - usable) * live.base_page, owed)
 
 
-def with_blocks(live: Live, size: int, pages: int, node: int | None = None) -> Fragmentation:
+def with_blocks(live: Live, size: int, pages: int, node: int | None = None, *, movable: bool = True) -> Fragmentation:
     """Return how fragmented memory of a node, or all, is for ``pages`` pages of ``size`` bytes.
 
     Where free blocks are too few for them, memory is compacted before, as ``compact_if_short`` does.
     """
-    now = fragmentation(live, size, node)
-    return fragmentation(live, size, node) if _compacted(live, now, size, pages) else now
+    now = fragmentation(live, size, node, movable=movable)
+    return fragmentation(live, size, node, movable=movable) if _compacted(live, now, size, pages) else now
 
 
 def compact_if_short(live: Live, size: int, pages: int) -> bool:
@@ -66,7 +72,7 @@ def compact_if_short(live: Live, size: int, pages: int) -> bool:
 
 
 def _compacted(live: Live, now: Fragmentation, size: int, pages: int) -> bool:
-    if now.blocks >= pages + _MARGIN:
+    if now.owed >= pages + _MARGIN:
         return False
     live.make_room()
     live.notes.append(f"{_COMPACTED}: {now} before, {fragmentation(live, size)} after")
@@ -80,13 +86,13 @@ def tell(live: Live, *found: object) -> None:
     live.notes = [*others, *compacted[-1:], *map(str, found)]
 
 
-def expect_no_shortage(live: Live, size: int, pages: int, node: int | None = None) -> None:
+def expect_no_shortage(live: Live, size: int, pages: int, node: int | None = None, *, movable: bool = True) -> None:
     """Raise CannotRun where memory, of a node or all, is too fragmented for pages of ``size`` bytes: none is owed then.
 
     What ``with_blocks`` could do was done before.
     """
-    now = fragmentation(live, size, node)
-    if now.unusable > 0 and now.blocks < pages + _MARGIN:
+    now = fragmentation(live, size, node, movable=movable)
+    if now.unusable > 0 and now.owed < pages + _MARGIN:
         raise CannotRun(f"{FRAGMENTED}: {now}")
 
 
@@ -113,7 +119,7 @@ def expect_at_fault(
         memory = prepare()
         now = with_blocks(live, memory.size, memory.pages if huge else 0, node)
         memory.fill()
-        if not huge or now.blocks >= memory.pages + _MARGIN:
+        if not huge or now.owed >= memory.pages + _MARGIN:
             counted += 1
             expected = memory.length if huge else 0
             live.expect(f"AnonHugePages, {subject} ({now})", expected, memory.smaps().anon_huge_pages)

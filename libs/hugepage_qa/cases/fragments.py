@@ -196,7 +196,7 @@ def take_into_pool(live: Live, node: int | None, left: int) -> None:
     size = pmd_size(live)
     path = live.pool_file("nr_hugepages", size=size, node=node)
     pages = read_integer(live.host, path)
-    more = fragmentation(live, size, node).blocks - left // size - _MARGIN
+    more = fragmentation(live, size, node).owed - left // size - _MARGIN
     if pages is not None and more > 0:
         live.set_knob(path, str(pages + more))
 

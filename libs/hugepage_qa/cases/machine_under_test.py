@@ -6,8 +6,9 @@ from hugepage_qa.errors import InputError
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.cpu import read_cpu
 from hugepage_qa.kernel.facts import read_kernel_version
-from hugepage_qa.kernel.memory_layout import read_free_blocks
+from hugepage_qa.kernel.memory_layout import read_free_blocks, read_zones
 from hugepage_qa.kernel.nodes import node_directories
+from hugepage_qa.kernel.page_blocks import ATOMIC, CONTIGUOUS, ISOLATED, read_page_blocks
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.architecture import Mmu, find_mmu
 from hugepage_qa.oracle.rules import Rule
@@ -88,11 +89,32 @@ class MachineUnderTest(Expectations):
         """Return the meminfo of a node: bytes, or pages for HugePages_*."""
         return read_meminfo(self.host, f"{node_directories(self.host)[node]}/meminfo")
 
-    def free_blocks(self, node: int | None, size: int) -> int:
-        """Return how many pages of ``size`` bytes the free blocks of a node, or of all, have room for."""
+    def free_blocks(self, node: int | None, size: int, *, movable: bool = True) -> int:
+        """Return how many pages of ``size`` bytes who asks for them gets from the free blocks of a node, or of all.
+
+        Some are free that nobody gets: those that a zone keeps, for those who can have no other memory most of all (the
+        more, the more memory is above it: of 16 GiB there 64 MiB), and those for who cannot wait. What is not
+        ``movable`` gets none of the zone and of the areas of memory that moves.
+        """
         order = (size // self.base_page).bit_length() - 1
-        zones = (zone for zone in read_free_blocks(self.host) if node is None or zone.node == node)
-        return sum(count << at - order for zone in zones for at, count in enumerate(zone.counts) if at >= order)
+        zones = {(zone.node, zone.name): zone for zone in read_zones(self.host)}
+        kinds = {(blocks.node, blocks.zone): blocks for blocks in read_page_blocks(self.host)}
+        pages = 0
+        for blocks in read_free_blocks(self.host):
+            place = blocks.node, blocks.zone
+            if node not in (None, blocks.node) or (blocks.zone == "Movable" and not movable):
+                continue
+            found = sum(count << at for at, count in enumerate(blocks.counts) if at >= order)
+            atomic = 0
+            if of_kinds := kinds.get(place):
+                others = (ATOMIC, ISOLATED) if movable else (ATOMIC, ISOLATED, CONTIGUOUS)
+                found -= sum(of_kinds.free_in_ranges(kind, order) for kind in others)
+                # all that there are before 6.12, those of them that are free since (__zone_watermark_unusable_free())
+                atomic = of_kinds.blocks.get(ATOMIC, 0) * of_kinds.pages
+            if zone := zones.get(place):
+                found = min(found, zone.free - zone.kept - atomic)
+            pages += max(0, found) >> order
+        return pages
 
     def make_room(self) -> None:
         """Drop clean caches and compact, as an administrator would (Documentation/admin-guide/sysctl/vm.rst)."""

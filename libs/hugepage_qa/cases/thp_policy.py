@@ -154,7 +154,7 @@ def huge_zeroes(live: Live, pages: int = 1) -> Memory:
     """
     set_policy(live, "madvise")
     live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
-    with_blocks(live, pmd_size(live), 1)
+    with_blocks(live, pmd_size(live), 1, movable=False)
     memory = advised(live, pages)
     for page in range(pages):
         expect_huge_zeroes(live, memory, page)
@@ -169,8 +169,8 @@ def expect_huge_zeroes(live: Live, memory: Memory, page: int) -> None:
     live.expect("what is read", 0, memory.read(page))
     _read, last = memory.pagemap((memory.at(page), memory.at(page + 1) - live.base_page))
     if not last & PRESENT:
-        # one zero page of base pages is at the place that was read
-        expect_no_shortage(live, memory.size, 1)
+        # one zero page of base pages is at the place that was read; the huge one must not move (get_huge_zero_page())
+        expect_no_shortage(live, memory.size, 1, movable=False)
         live.fail("memory that was read", "the huge page of zeroes", "a base page of zeroes")
 
 

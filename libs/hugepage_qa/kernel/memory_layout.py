@@ -21,9 +21,11 @@ _POWER_LINEAR_MAPPING = 0xC000_0000_0000_0000
 
 _ZONE = re.compile(r"Node (?P<node>[0-9]{1,5}), zone +(?P<name>\S+)")
 _ZONE_PAGES = re.compile(
-    r" +(?P<name>pages free|spanned|present|managed|cma|nr_unaccepted|start_pfn:|count:|numa_[a-z]{1,20})"
+    r" +(?P<name>pages free|min|spanned|present|managed|cma|nr_unaccepted|start_pfn:|count:|numa_[a-z]{1,20})"
     r" +(?P<number>[0-9]{1,20})"
 )
+# what is kept from those who may have pages of each zone and of those below it; the last may have all
+_PROTECTION = re.compile(r" +protection: \((?:[0-9]{1,20}, )*(?P<number>[0-9]{1,20})\)")
 _BUDDY = re.compile(_ZONE.pattern + r"(?P<counts>(?: +[0-9]{1,20})+) *")
 
 
@@ -45,8 +47,10 @@ class Zone:
 
     ``start_pfn`` is None for a zone without memory, ``cma`` before 5.13, which does not show it. ``free`` leaves out
     ``listed``, which processors have in lists of their own; since 5.14 huge pages, too. It has what a confidential
-    guest has not accepted yet, ``unaccepted``, which is on no free list. ``allocated`` are its counts by who wanted
-    memory where, such as numa_hit, without which a kernel has no nodes.
+    guest has not accepted yet, ``unaccepted``, which is on no free list. Of what is free it keeps as many as ``kept``
+    from programs (__zone_watermark_ok() in mm/page_alloc.c): its watermark "min", and what those who can have memory of
+    the zones above must leave to those who cannot. ``allocated`` are its counts by who wanted memory where, such as
+    numa_hit, without which a kernel has no nodes.
     """
 
     node: int
@@ -59,6 +63,7 @@ class Zone:
     cma: int | None = None
     listed: int = 0
     unaccepted: int = 0
+    kept: int = 0
     allocated: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -129,6 +134,8 @@ def read_zones(tree: Tree) -> tuple[Zone, ...]:
             drafts.append(_ZoneDraft(number, int(header["node"]), header["name"]))
         elif drafts and (pages := _ZONE_PAGES.fullmatch(line.rstrip())):
             drafts[-1].add(pages["name"], int(pages["number"]))
+        elif drafts and (kept := _PROTECTION.fullmatch(line.rstrip())):
+            drafts[-1].add("protection", int(kept["number"]))
     return tuple(draft.finish(path) for draft in drafts)
 
 
@@ -180,6 +187,7 @@ class _ZoneDraft:
             cma=self.pages.get("cma"),
             listed=self.pages.get("count:", 0),
             unaccepted=self.pages.get("nr_unaccepted", 0),
+            kept=self.pages.get("min", 0) + self.pages.get("protection", 0),
             allocated={name: pages for name, pages in self.pages.items() if name.startswith("numa_")},
         )
 

@@ -8,6 +8,10 @@ from hugepage_qa.kernel.tree import Tree, malformed
 
 PAGE_BLOCKS = "proc/pagetypeinfo"
 UNMOVABLE, MOVABLE = "Unmovable", "Movable"
+#: what only those have who cannot wait for memory, and what nobody gets any more
+ATOMIC, ISOLATED = "HighAtomic", "Isolate"
+#: what only memory that can move gets, and who wants it contiguous
+CONTIGUOUS = "CMA"
 
 _PAGES = re.compile(r"Pages per block: +([0-9]{1,10})")
 _ZONE = r"Node +(?P<node>[0-9]{1,5}), zone +(?P<zone>\w+)"
@@ -34,12 +38,15 @@ class ZoneBlocks:
 
     def free_pages(self, of: str) -> int:
         """Return how many base pages are free in blocks that are ``of`` one kind."""
-        return sum(count << order for order, count in enumerate(self.free.get(of, ())))
+        return self.free_in_ranges(of, 0)
 
     def free_blocks(self, of: str) -> int:
         """Return how many blocks of one kind are free as a whole."""
-        counts = enumerate(self.free.get(of, ()))
-        return sum((count << order) // self.pages for order, count in counts if 1 << order >= self.pages)
+        return self.free_in_ranges(of, (self.pages - 1).bit_length()) // self.pages
+
+    def free_in_ranges(self, of: str, order: int) -> int:
+        """Return how many base pages are free in blocks of one kind, in ranges of 2**order of them and longer ones."""
+        return sum(count << at for at, count in enumerate(self.free.get(of, ())) if at >= order)
 
 
 def read_page_blocks(tree: Tree) -> tuple[ZoneBlocks, ...]:

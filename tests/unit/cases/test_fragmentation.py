@@ -36,8 +36,10 @@ class Fragmented:
         self._double = TextDouble(link)
         self._buddyinfo = f"Node 0, zone Normal 512 0 0 0 0 0 0 0 0 {blocks} 0\n"
         self.others = ""
+        self.texts = dict[str, str]()
 
     def perform(self, operation: str, arguments: Sequence[Any]) -> Any:
+        self._double.files.texts |= self.texts
         self._double.files.texts["proc/buddyinfo"] = self._buddyinfo + self.others
         if operation == "request" and "munmap" in arguments[1]:
             return "ok 0", None
@@ -82,6 +84,43 @@ def test_who_may_have_to_stay_on_a_node_is_owed_nothing_where_one_is_short(block
 def test_shared_memory_is_owed_no_pages_beyond_the_largest_folio_of_the_page_cache(size: int, none: bool) -> None:
     with ExitStack() as stack, pytest.raises(CannotRun, match="no pages of 16 MiB") if none else nullcontext():
         need_folios_of(live(100, stack), size)
+
+
+_ZONE = "Node 0, zone {}\n  pages free {}\n min {}\n spanned 0\n present 1\n managed 0\n protection: (0, {}, {})\n"
+_KINDS = """\
+Pages per block:  512
+Node    0, zone   Normal, type   HighAtomic      0      0      0      0      0      0      0      0      0      3      0
+Node    0, zone   Normal, type          CMA      0      0      0      0      0      0      0      0      0      0      5
+Number of blocks type   HighAtomic          CMA
+Node 0, zone   Normal           4           20
+"""
+
+
+@pytest.mark.parametrize(
+    ("zones", "kinds", "movable", "owed"),
+    [
+        ("", "", True, 80),
+        # a zone that has less above what it keeps than it has in blocks
+        (_ZONE.format("DMA32", 70 * 512 + 100, 60, 20, 64 * 512), "", True, 26),
+        (_ZONE.format("DMA32", 70 * 512 + 100, 60, 20, 80 * 512), "", True, 20),
+        # small pages are what it keeps
+        (_ZONE.format("DMA32", 140 * 512 + 100, 60, 20, 64 * 512), "", True, 80),
+        ("", _KINDS, True, 77),
+        ("", _KINDS, False, 60),
+        # those for who cannot wait count all, in use or not
+        (_ZONE.format("Normal", 10 * 512, 0, 0, 0), _KINDS, True, 76),
+    ],
+)
+def test_of_free_blocks_that_nobody_gets_none_is_owed(zones: str, kinds: str, movable: bool, owed: int) -> None:
+    machine = Fragmented(10)
+    machine.others = "Node 0, zone DMA32 0 0 0 0 0 0 0 0 0 10 25\nNode 0, zone Movable 0 0 0 0 0 0 0 0 0 10 0\n"
+    machine.texts = {"proc/zoneinfo": zones, "proc/pagetypeinfo": kinds}
+    with ExitStack() as stack:
+        case = Live(Host(machine), PMD, Rule("rule", "statement", "source"), stack)
+        found = fragmentation(case, PMD, movable=movable)
+        assert (found.blocks, found.owed) == (80, owed)
+        with nullcontext() if owed >= 70 else pytest.raises(CannotRun, match="to be had"):
+            expect_no_shortage(case, PMD, 62, movable=movable)
 
 
 def test_a_huge_page_that_does_not_come_is_a_difference_where_there_are_blocks() -> None:

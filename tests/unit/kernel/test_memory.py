@@ -132,6 +132,7 @@ def test_zones() -> None:
             cma=0,
             listed=14,
             unaccepted=1024,
+            kept=47 + 24105,
         ),
         Zone(1, "Movable", free=0, spanned=0, present=0, managed=0, start_pfn=None),
     )

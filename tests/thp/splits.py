@@ -130,19 +130,21 @@ def file_to_orders(live: Live) -> None:
 )
 def shared_pages_are_counted(live: Live) -> None:
     let_only_pmd_inherit(live)
-    path = f"{mount_tmpfs(live, 'always')}/file"
-    size = pmd_size(live)
+    point, size, names = mount_tmpfs(live, "always"), pmd_size(live), count()
 
-    def split(memory: Memory) -> None:
+    def split(file: tuple[str, Memory]) -> None:
+        path, memory = file
         expect_split(live, f"{path},0x0,{size // live.base_page:#x}", 1)
         memory.expect_filled()
 
-    def filled() -> Memory:
+    def filled() -> tuple[str, Memory]:
+        # what was split stays so in the file that has it
+        path = f"{point}/{next(names)}"
         memory = filled_file(live, path, 2)
         memory.expect_filled()
-        return memory
+        return path, memory
 
-    memory = expect_change(live, {"ShmemHugePages": -size, "ShmemPmdMapped": -size, "Shmem": 0}, filled, split)
+    _path, memory = expect_change(live, {"ShmemHugePages": -size, "ShmemPmdMapped": -size, "Shmem": 0}, filled, split)
     live.expect("ShmemPmdMapped, one of two split", size, memory.smaps().shmem_pmd_mapped)
 
 
@@ -166,7 +168,8 @@ def each_of_the_machine(live: Live) -> None:
     reader = pipe_with(live, held)
     shared = (len(of_files) + 1) * pmd_size(live)
     before = read_counters(live)["ShmemHugePages"]
-    expect_split(live, "1", len(of_files) + len(anonymous) + 1)
+    # of what a child has, too, there is one
+    expect_split(live, "1", len(of_files) + len(anonymous))
     fallen = before - read_counters(live)["ShmemHugePages"]
     live.expect("ShmemHugePages fell by these at least", shared, min(fallen, shared))
     actor = live.actor()
@@ -292,14 +295,14 @@ def _of_files(live: Live, point: str) -> dict[str, Memory]:
 
 
 def _anonymous(live: Live) -> dict[str, Memory]:
-    """Return one anonymous huge page as each kind of mapping has it."""
+    """Return one anonymous huge page as each kind of mapping has it, and one of them as a child has it, too."""
     locked, of_two = huge_pages(live), huge_pages(live)
     locked.lock()
-    of_two.actor.fork()
     return {
         "anonymous memory": huge_pages(live),
         "locked memory": locked,
         "memory of two processes": of_two,
+        "that of the child": of_two.fork(),
         "memory that is mapped in parts": mapped_in_parts(live),
     }
 

@@ -8,7 +8,7 @@ from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor
 
-_ATTEMPTS = 3
+_ATTEMPTS, _PAUSE_SECONDS = 3, 0.1
 
 
 def write_debugfs(live: Live, name: str, text: str) -> None:
@@ -52,15 +52,17 @@ def expect_split(live: Live, which: str, pages: int) -> int:
     Returns how often that was asked for. Raises CannotRun as ``write_debugfs`` does.
     """
     before = last = read_vmstat(ObservedTree(live.host))
-    attempts = 0
+    rose = attempts = 0
     while attempts < _ATTEMPTS:
+        if attempts:
+            live.host.pause(_PAUSE_SECONDS)
         attempts += 1
         write_debugfs(live, "split_huge_pages", which)
         now = read_vmstat(ObservedTree(live.host))
-        # a huge page that somebody has a hold of in that moment stays one
-        if not vmstat_delta(last, now)["thp_split_page_failed"]:
+        rose = vmstat_delta(before, now)["thp_split_page"]
+        # a huge page that somebody has a hold of in that moment stays one, and may be passed over without a count
+        if rose >= pages and not vmstat_delta(last, now)["thp_split_page_failed"]:
             break
         last = now
-    rose = vmstat_delta(before, now)["thp_split_page"]
     live.expect(f"thp_split_page rose by {pages} at least, split_huge_pages of {which}", pages, min(rose, pages))
     return attempts

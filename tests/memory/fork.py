@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_of_a_process import expect_inherited, forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, need_signal_for_poison
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -150,6 +150,7 @@ def address_space_of_a_child(live: Live) -> None:
     pages=4,
 )
 def poisoned_pages(live: Live) -> None:
+    need_signal_for_poison(live)
     for poisoned, touched, missing in permutations(range(3)):
         memory = live.map(3)
         memory.touch(touched, 7)
@@ -182,6 +183,7 @@ def poisoned_pages(live: Live) -> None:
     pages=3,
 )
 def poisoned_pages_that_are_handled(live: Live) -> None:
+    need_signal_for_poison(live)
     for shared, poisoned in ((False, 0), (False, 1), (True, 0), (True, 1)):
         memory = live.map(2, shared=shared)
         memory.touch(1 - poisoned, 7)

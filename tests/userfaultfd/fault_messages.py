@@ -8,6 +8,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_to_fault
+from hugepage_qa.cases.handled_pages import told_address
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -287,7 +288,8 @@ def _access(live: Live, memory: Memory, page: int = 0, *, writes: bool) -> int:
 
 
 def _expect_told(live: Live, fault: Userfault, told: Told, address: int) -> None:
-    live.expect("what is told of the fault", PageFault(told, address), fault.await_fault(live))
+    wanted = PageFault(told, told_address(live, address))
+    live.expect("what is told of the fault", wanted, fault.await_fault(live))
 
 
 def _expect_done(live: Live, memory: Memory) -> None:

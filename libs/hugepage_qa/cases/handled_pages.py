@@ -65,8 +65,17 @@ class Watched:
 
 def addresses(live: Live) -> tuple[Feature, ...]:
     """Return the features by which a program is told of pages, and of the byte that was accessed."""
-    # the processor tells the base page alone (get_fault_address() in arch/s390/mm/fault.c)
-    return (_NO_FEATURE,) if live.host.architecture == "s390x" else (_NO_FEATURE, Feature.EXACT_ADDRESS)
+    return (_NO_FEATURE,) if _tells_pages_alone(live) else (_NO_FEATURE, Feature.EXACT_ADDRESS)
+
+
+def told_address(live: Live, address: int) -> int:
+    """Return what a program that is told of exact addresses is told of an access to ``address``."""
+    return address - address % live.base_page if _tells_pages_alone(live) else address
+
+
+def _tells_pages_alone(live: Live) -> bool:
+    """Tell whether the processor names the base page alone (get_fault_address() in arch/s390/mm/fault.c)."""
+    return live.host.architecture == "s390x"
 
 
 def judge_each(live: Live, kinds: Iterable[Callable[[], Watched]], *judges: Callable[[Live, Watched], None]) -> None:

@@ -14,6 +14,8 @@ from hugepage_qa.version import KernelVersion
 
 #: faults of the kernel itself stay its own; flags that it does not know are EINVAL
 USER_MODE_ONLY, _USER_MODE_ONLY_SINCE = 1, KernelVersion(5, 11)
+#: where it was seen; 6.12 does not know it
+_KNOWN_TO_S390_SINCE = KernelVersion(7, 3)
 # O_NONBLOCK, the same on all architectures
 _NONBLOCK = 0o4000
 
@@ -217,6 +219,12 @@ def _protecting(on: bool, wakes: bool) -> int:
 def protected_pages(memory: Memory) -> list[int]:
     """Return the numbers of the base pages of which pagemap says that userfaultfd protects them, in either way."""
     return [number for number, entry in enumerate(memory.whole_pagemap()) if entry & WRITE_PROTECTED]
+
+
+def need_signal_for_poison(live: Live) -> None:
+    """Raise CannotRun where an access to a hugetlb page that a program has poisoned is a BUG() of the kernel."""
+    if live.host.architecture == "s390x" and live.kernel_version < _KNOWN_TO_S390_SINCE:
+        raise CannotRun("do_fault_error() in arch/s390/mm/fault.c may not know VM_FAULT_HWPOISON_LARGE: BUG()")
 
 
 def offered_features(live: Live) -> Feature:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hugepage_qa.cases.faults_of_the_kernel import expect_kernel_refused
+from hugepage_qa.cases.handled_pages import told_address
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import map_aligned
@@ -86,7 +87,7 @@ def _expect_told(live: Live, memory: Memory, fault: Userfault, detail: Feature, 
     memory.actor.threads.watch(memory.at(1) + offset, WORD, WORD, _VALUE + offset)
     (thread,) = set(live.host.names(f"proc/{memory.actor.pid}/task")) - set(before)
     found = fault.await_fault(live)
-    address = memory.at(1) + offset
+    address = told_address(live, memory.at(1) + offset)
     if Feature.EXACT_ADDRESS not in detail:
         address -= address % unit
     wanted = PageFault(Told(0), address, int(thread) if Feature.THREAD_ID in detail else 0)

@@ -21,6 +21,7 @@ from hugepage_qa.cases.thp_policy import (
     set_policy,
     smaller_sizes,
 )
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.thp import DIRECTORY, parse_selection
 from hugepage_qa.kernel.tree import Tree, read_integer, size_directories
@@ -231,8 +232,11 @@ def values_that_are_refused(live: Live) -> None:
 )
 def reserve_of_free_memory(live: Live) -> None:
     set_policy(live, "never")
-    # which has khugepaged run without the other one, since Linux 6.12
-    live.set_knob_if_there(f"{DIRECTORY}/shmem_enabled", "never")
+    if live.host.read(f"{DIRECTORY}/shmem_enabled") is not None:
+        # later kernels run khugepaged for shared memory alone, too, also by the policy of its size
+        # (shmem_hpage_pmd_enabled() in mm/shmem.c)
+        let_only_pmd_inherit(live)
+        live.host.write(f"{DIRECTORY}/enabled", "never")
     live.host.write(MIN_FREE, str(_LOW_KIB))
     for policy in ("madvise", "never", "always"):
         live.host.write(f"{DIRECTORY}/enabled", policy)

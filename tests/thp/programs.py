@@ -16,7 +16,7 @@ from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MAP_FIXED, RLIM_INFINITY
+from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE, RLIM_INFINITY
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -24,7 +24,7 @@ from hugepage_qa.sizes import MIB
 
 PROGRAMS = Area("thp/programs", sizes=Sizes.ONCE)
 
-_RLIMIT_STACK = 3
+_RLIMIT_STACK, _STACK = 3, 8 * MIB
 #: include/uapi/linux/binfmts.h MAX_ARG_STRLEN: base pages of one argument; fs/exec.c bprm_stack_limits(): bytes of all
 _LONGEST, _MOST = 32, 6 * MIB
 _POINTER = 8
@@ -83,6 +83,8 @@ def random_addresses_of_files(live: Live) -> None:
     since="5.18",
 )
 def fitting_addresses_of_files(live: Live) -> None:
+    # with shmem_enabled=deny any address fits a file, whatever its mount has
+    let_only_pmd_inherit(live)
     size, base = pmd_size(live), live.base_page
     directories = live.host.disk("ext4"), mount_tmpfs(live, "always")
     offsets = 0, base, 3 * base, size // 2, size - base, size, size + base
@@ -119,6 +121,8 @@ def fitting_addresses_of_files(live: Live) -> None:
 def beside_neighbours(live: Live) -> None:
     let_only_pmd_inherit(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "always")
+    # from the bottom up the first room there is lies beside the libraries of the program
+    live.set_knob(_BOTTOM_UP, "0")
     size, base = pmd_size(live), live.base_page
     length = max(size, _ROOM)
     point = mount_tmpfs(live, "always")
@@ -131,11 +135,15 @@ def beside_neighbours(live: Live) -> None:
     ways: tuple[Callable[[Live, Actor, int], int], ...] = of_a_file, _anonymous, _private
     for way, before in product(ways, (0, base, 2 * base, size // 2, size - base)):
         actor = live.actor()
+        # and so it is without a limit of the stack (mmap_is_legacy()); the layout is chosen when the program starts
+        actor.call("setrlimit", _RLIMIT_STACK, live.host.uapi.pack("QQ", _STACK, RLIM_INFINITY))
+        actor.exec()
         # where there is no room but below what was mapped last
         above = _private(live, actor, length)
         end = above - (above + before) % size
         if end < above:
-            actor.mmap(above - end, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED, address=end)
+            kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED_NOREPLACE
+            actor.mmap(above - end, READ_WRITE, kind, address=end)
         actor.fill(end, base, WORD, _VALUE)
         with live.about(f"{way.__name__.strip('_')}, below what begins {before} bytes before a multiple"):
             found = way(live, actor, length)

@@ -20,7 +20,7 @@ from hugepage_qa.cases.thp_nodes import need_count_of_shared
 from hugepage_qa.cases.thp_policy import advised, expect_all_huge, set_policy
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat
-from hugepage_qa.kernel.nodes import node_directories, read_nodes
+from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
 from hugepage_qa.machine.host import ObservedTree
@@ -93,9 +93,10 @@ def preferred_of_several(live: Live) -> None:
     nodes=2,
 )
 def bound_shared(live: Live) -> None:
+    length = _PAGES * pmd_size(live)
+    need_memory(live, live.nodes[:2], length)
     let_only_pmd_inherit(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-    length = _PAGES * pmd_size(live)
     for node, other in pairwise([*live.nodes[:2], live.nodes[0]]):
         compact_if_short(live, pmd_size(live), _PAGES)
 
@@ -141,6 +142,8 @@ def interleaved(live: Live) -> None:
 )
 def collapsed(live: Live) -> None:
     need_memory(live, live.nodes[:2], _PAGES * pmd_size(live))
+    # with it base pages of nodes that are far from each other are not collapsed (hpage_collapse_scan_abort())
+    live.set_knob_if_there("proc/sys/vm/zone_reclaim_mode", "0")
     for node, first in product(live.nodes[:2], repeat=2):
         set_policy(live, "never")
         compact_if_short(live, pmd_size(live), _PAGES)
@@ -154,6 +157,7 @@ def collapsed(live: Live) -> None:
         collapse_memory(live, memory, node)
         _expect_nodes(live, memory, {node: _PAGES})
         memory.expect_filled()
+        memory.actor.end()
 
 
 @NODES.case(
@@ -315,13 +319,14 @@ def moved_shared(live: Live) -> None:
 
 def _from_each_node(live: Live, act: Callable[[int, Actor], None]) -> None:
     """Call ``act`` for each of two nodes with an actor that keeps to the processors of each of them."""
-    both, of_machine = live.nodes[:2], read_nodes(live.host)
+    both = live.nodes[:2]
+    nears = memory_policy.processors_near(live, both)
     need_memory(live, both, 2 * _PAGES * pmd_size(live))
     set_policy(live, "madvise")
-    for node, near in product(both, (each for each in both if of_machine.each[each].cpus)):
+    for node, near in product(both, nears):
         compact_if_short(live, pmd_size(live), 2 * _PAGES)
         actor = live.actor()
-        memory_policy.run_on_node(actor, near, of_machine.each[near].cpus)
+        memory_policy.run_on_node(actor, near, nears[near])
         with live.about(f"processor on node {near}"):
             act(node, actor)
         actor.end()

@@ -1,6 +1,7 @@
 """Pages that somebody holds and that therefore cannot be moved: what each way of moving them answers and counts."""
 
 import errno
+from collections.abc import Callable
 from functools import partial
 
 from hugepage_qa.cases import memory_policy
@@ -16,12 +17,14 @@ from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 
 UNMOVED = Area("thp/unmoved", sizes=Sizes.ONCE)
 
 COUNTED = "Documentation/mm/page_migration.rst Monitoring Migration; mm/migrate.c migrate_pages()"
 #: more than the pages of which one is held
 _PAGES = 2
+_Move = Callable[[Live, int, bool, Memory], object]
 
 
 @UNMOVED.case(
@@ -42,8 +45,16 @@ def held(live: Live) -> None:
         moved = _PAGES * size // base // each - 1
         counted = counted_moves(moved, 1, each, transparent=huge)
         for move in (_move, _bind):
+            answers: list[object] = []
+
+            def act(memory: Memory, move: _Move = move, huge: bool = huge, answers: list[object] = answers) -> None:
+                answers.append(move(live, new, huge, memory))
+
             with live.about(f"huge: {huge}, {move.__name__[1:]}"):
-                memory = expect_change(live, counted, partial(_held, live, old, huge), partial(move, live, new, huge))
+                memory = expect_change(live, counted, partial(_held, live, old, huge), act)
+                # of the attempt that counts: the first page that compaction has a hold of ends move_pages(2)
+                wanted = (1, (moved + 1) * [None]) if move is _move else errno.EIO
+                live.expect("what is told of the move", wanted, answers[-1])
                 nodes = memory.numa_maps().nodes
                 live.expect("base pages of each node in numa_maps", {old: each, new: moved * each}, nodes)
                 live.expect("AnonHugePages", memory.length if huge else 0, memory.smaps().anon_huge_pages)
@@ -62,17 +73,20 @@ def _held(live: Live, node: int, huge: bool) -> Memory:
     return memory
 
 
-def _move(live: Live, node: int, huge: bool, memory: Memory) -> None:
-    """Have each page moved, huge or not."""
+def _move(live: Live, node: int, huge: bool, memory: Memory) -> tuple[int, list[int | None]]:
+    """Have each page moved, huge or not; return what move_pages(2) tells as left, and of each of them."""
     step = memory.size if huge else live.base_page
     places = range(memory.address, memory.address + memory.length, step)
-    left, told = memory_policy.pages_told(memory.actor, places, [node] * len(places))
-    live.expect("pages that move_pages(2) tells as left", 1, left)
-    live.expect("pages that move_pages(2) tells of", [None] * len(places), told)
+    return memory_policy.pages_told(memory.actor, places, [node] * len(places))
 
 
-def _bind(live: Live, node: int, _huge: bool, memory: Memory) -> None:
-    live.expect_errno(errno.EIO, memory_policy.bind, memory, [node], memory_policy.MOVE_STRICTLY)
+def _bind(_live: Live, node: int, _huge: bool, memory: Memory) -> int | None:
+    """Have all of it moved by mbind(2); return its errno."""
+    try:
+        memory_policy.bind(memory, [node], memory_policy.MOVE_STRICTLY)
+    except Refused as refusal:
+        return refusal.errno
+    return None
 
 
 class ThpUnmoved(LiveTest):

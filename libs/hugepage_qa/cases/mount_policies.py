@@ -38,7 +38,7 @@ class MountPolicy:
 
 
 def mount_policies(live: Live) -> Iterator[MountPolicy]:
-    """Yield each mode of mpol=, alone and with flags and nodes (Documentation/filesystems/tmpfs.rst)."""
+    """Yield each mode of mpol=, alone and with flags and the first two nodes (Documentation/filesystems/tmpfs.rst)."""
     # one that prefers no node before 7858d7bca7fb
     local = Mode.LOCAL if live.kernel_version >= _LOCAL_SINCE else Mode.PREFERRED
     yield MountPolicy("local", ("local", ()), (local, []))
@@ -47,9 +47,11 @@ def mount_policies(live: Live) -> Iterator[MountPolicy]:
             yield MountPolicy(f"{name}:{node}", (name, (node,)), (mode, [node]), (node,))
         for flag, name, told in ((STATIC, "bind=static", node), (RELATIVE, "bind=relative", at)):
             yield MountPolicy(f"{name}:{told}", (name, (told,)), (Mode.BIND | flag, [told]), (node,))
-    for nodes in ("", ":" + ",".join(map(str, live.nodes))):
-        every = live.nodes
-        yield MountPolicy(f"interleave{nodes}", ("interleave", every), (Mode.INTERLEAVE, list(every)), every)
+    two = live.nodes[:2]
+    named = ":" + ",".join(map(str, two))
+    # without nodes it takes all that there are, of which others may have no room
+    for nodes in ("", named) if two == live.nodes else (named,):
+        yield MountPolicy(f"interleave{nodes}", ("interleave", two), (Mode.INTERLEAVE, list(two)), two)
     yield MountPolicy("prefer", ("local", ()), (local, []))
 
 

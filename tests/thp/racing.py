@@ -4,17 +4,20 @@ import errno
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import open_debugfs
 from hugepage_qa.cases.forced_writes import debugging, need_forced_writes
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page, use_while_it_moves
 from hugepage_qa.cases.read_from_outside import word_read_by
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge
+from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, need_sizes, set_policy, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
@@ -27,7 +30,7 @@ from hugepage_qa.kernel.uapi import (
     MADV_COLLAPSE,
     MADV_HUGEPAGE,
 )
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor_threads import Action
 from hugepage_qa.sizes import MIB
@@ -62,6 +65,8 @@ def filled_by_others(live: Live) -> None:
     f"{FILL}; mm/userfaultfd.c mfill_atomic()",
 )
 def shared_memory_filled_by_others(live: Live) -> None:
+    # khugepaged of Linux 6.1 fills what is a program's to fill (collapse_file())
+    let_nobody_else_act(live)
     source = base_pages(live)
     memory = map_aligned(live, 1, source.size, shared=True, actor=source.actor, advice=MADV_HUGEPAGE)
     fault = Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM, waits=True)
@@ -71,15 +76,17 @@ def shared_memory_filled_by_others(live: Live) -> None:
 @RACING.case(
     "threads that write to huge pages while these move from node to node, and are put together, lose no word",
     "move_pages(2); mm/migrate.c migrate_pages(), mm/huge_memory.c set_pmd_migration_entry()",
+    since="5.9",  # thp_migration_success
     nodes=2,
 )
 def used_while_they_move(live: Live) -> None:
-    need_memory(live, live.nodes[:2], 2 * pmd_size(live))
+    # what finds no free block is split, or stays: ENOMEM
+    two_nodes_with_room(live, 2)
     memory = huge_pages(live, 2)
     before = read_vmstat(ObservedTree(live.host))
     use_while_it_moves(live, memory)
-    moved = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["pgmigrate_success"]
-    live.expect("pgmigrate_success rose", True, moved > 0)
+    moved = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["thp_migration_success"]
+    live.expect("thp_migration_success rose", True, moved > 0)
 
 
 @RACING.case(
@@ -91,7 +98,7 @@ def used_while_they_are_split(live: Live) -> None:
     memory = huge_pages(live, 2)
     file = open_debugfs(live, memory.actor, "split_huge_pages")
     words = f"{memory.actor.pid},{memory.address:#x},{memory.at(2):#x}".encode()
-    with at_once(live, memory.actor) as threads:
+    with _splitting_and_collapsing(live, memory), at_once(live, memory.actor) as threads:
         threads.use(memory)
         threads.use(memory)
         threads.call("pwrite64", file, words, len(words), 0, may_fail=_NOT_COLLAPSED)
@@ -109,7 +116,7 @@ def read_while_it_is_split(live: Live) -> None:
     memory = filled_file(live, path, 2)
     file = open_debugfs(live, memory.actor, "split_huge_pages")
     words = f"{path},0x0,{memory.length // live.base_page:#x}".encode()
-    with at_once(live, memory.actor) as threads:
+    with _splitting_and_collapsing(live, memory), at_once(live, memory.actor) as threads:
         threads.reread(live.open(memory.actor, path), memory.length, live.base_page)
         threads.watch(memory)
         threads.call("pwrite64", file, words, len(words), 0, may_fail=_NOT_COLLAPSED)
@@ -189,6 +196,21 @@ def touched_from_outside(live: Live) -> None:
     live.expect("a word read from outside", 1, word_read_by(live, live.actor(), memory, 0))
     for size in _smaller_pages_that_come(live):
         clash_in_one_page(live, size, *(Action.TOUCH, Action.READ_FIRST_FROM_OUTSIDE) * (RACERS // 2))
+
+
+@contextmanager
+def _splitting_and_collapsing(live: Live, memory: Memory) -> Iterator[None]:
+    """Have threads split the huge pages of ``memory`` meanwhile, and collapse it; at last it is in huge pages again.
+
+    Raises CannotRun where either never came to be: neither is promised while others use it.
+    """
+    before = read_vmstat(ObservedTree(live.host))
+    yield
+    rose = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))
+    if missing := [name for name in ("thp_split_page", "thp_collapse_alloc") if not rose[name]]:
+        raise CannotRun(f"{' and '.join(missing)} did not rise: nothing was raced against")
+    collapse_memory(live, memory)
+    live.expect("memory in huge pages that was collapsed at last", memory.length, mapped_huge(memory))
 
 
 def _smaller_pages_that_come(live: Live) -> Iterator[int]:

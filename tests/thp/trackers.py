@@ -6,6 +6,7 @@ Each case is a table of all kinds of memory: huge pages, base pages, pages of ze
 import errno
 import mmap
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -51,7 +52,7 @@ from hugepage_qa.cases.mapped_memory import (
 )
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.swapped import only_swap, swap_out, swapped
-from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size, room_for
 from hugepage_qa.cases.thp_nodes import expect_moved_between
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import filled_file, mount_tmpfs, shared_base_pages, shared_huge_pages
@@ -140,12 +141,10 @@ _HUGE = (huge_pages, _moved, shared_huge_pages, _of_a_file)
 def new_mapping(live: Live) -> None:
     let_nobody_else_act(live)
     for make, flags in _KINDS:
-        memory = make(live)
-        need_soft_dirty(live, memory)
         with live.about(make.__name__.strip("_")):
-            _expect_told(live, memory, flags | SOFT_DIRTY, huge=make in _HUGE)
-            clear_refs(live, memory)
-            _expect_told(live, memory, flags, huge=make in _HUGE)
+            memory, before, after = while_nothing_moves(live, partial(_looked_at, live, make, flags))
+            _expect_told(live, before, flags | SOFT_DIRTY, huge=make in _HUGE)
+            _expect_told(live, after, flags, huge=make in _HUGE)
             live.expect("huge pages", memory.length if make in _HUGE else 0, mapped_huge(memory))
             last = memory.length // live.base_page - 1
             memory.actor.write(memory.at(1) - live.base_page, 1)
@@ -175,6 +174,9 @@ def on_another_node(live: Live) -> None:
         for old, new in (nodes[::-1], nodes):
             with live.about(f"{make.__name__} from node {old} to {new}"):
                 expect_moved_between(live, memory, old, new)
+                if make in _HUGE:
+                    # what finds no free block is split, and moved as base pages
+                    need_blocks(live, memory, new)
                 soft_dirty = soft_dirty_pages(memory)
                 # others may become so: they are dirty (pte_mkdirty() of x86)
                 live.expect("what was written and is soft-dirty", written, soft_dirty[-len(written) :])
@@ -330,9 +332,7 @@ def kinds_in_kpageflags(live: Live) -> None:
     )
     told = MAPPED | ANONYMOUS | TRANSPARENT | ZERO | HUGE
     for make, of_each, of_the_first, not_so in kinds:
-        memory = make(live)
-        frames = [entry & FRAME for entry in memory.whole_pagemap() if entry & PRESENT]
-        found = kpageflags(live, memory.actor, frames)
+        memory, found = while_nothing_moves(live, partial(_with_kinds, live, make))
         with live.about(make.__name__.strip("_")):
             live.expect("kinds of its base pages", {hex(of_each)}, {hex(flags & told) for flags in found})
             first = found[0] & (of_the_first | not_so)
@@ -344,18 +344,41 @@ def kinds_in_kpageflags(live: Live) -> None:
         memory.actor.end()
 
 
+def _looked_at(live: Live, make: Make, flags: int) -> tuple[tuple[Memory, set[str], set[str]], bool]:
+    """Return memory, what pagemap tells of it before and after clear_refs is written, and whether that is ``flags``."""
+    memory = make(live)
+    need_soft_dirty(live, memory)
+    before = _told(memory, flags)
+    clear_refs(live, memory)
+    after = _told(memory, flags)
+    return (memory, before, after), after == {hex(flags)}
+
+
+def _with_kinds(live: Live, make: Make) -> tuple[tuple[Memory, list[int]], bool]:
+    """Return memory, what kpageflags tells of its base pages, and whether they are the same before and after that."""
+    memory = make(live)
+    frames = [entry & FRAME for entry in memory.whole_pagemap() if entry & PRESENT]
+    found = kpageflags(live, memory.actor, frames)
+    return (memory, found), frames == [entry & FRAME for entry in memory.whole_pagemap() if entry & PRESENT]
+
+
 def _different(some: list[int], others: list[int]) -> int:
     return sum(one != other for one, other in zip(some, others, strict=True))
 
 
-def _expect_told(live: Live, memory: Memory, flags: int, *, huge: bool) -> None:
-    """Expect pagemap to tell the same ``flags`` of each base page."""
+def _told(memory: Memory, flags: int) -> set[str]:
+    """Return what pagemap tells of base pages of which it should tell ``flags``."""
     told = PRESENT | EXCLUSIVE | SOFT_DIRTY | WRITE_PROTECTED
     if flags & EXCLUSIVE:
         # zeroes are nobody's: Linux 6.1 tells the huge page of them as of a file, and base pages of them not
         told |= OF_A_FILE
+    return {hex(entry & told) for entry in memory.whole_pagemap()}
+
+
+def _expect_told(live: Live, found: set[str], flags: int, *, huge: bool) -> None:
+    """Expect pagemap to have told the same ``flags`` of each base page."""
     known = {Quirk.HUGE_PAGE_OF_NO_FILE: {hex(flags & ~OF_A_FILE)}} if huge and flags & OF_A_FILE else None
-    live.expect("flags in pagemap", {hex(flags)}, {hex(entry & told) for entry in memory.whole_pagemap()}, known)
+    live.expect("flags in pagemap", {hex(flags)}, found, known)
 
 
 def _expect_used(live: Live, memory: Memory, length: int) -> None:

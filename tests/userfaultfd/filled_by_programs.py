@@ -9,7 +9,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
-from hugepage_qa.cases.khugepaged_clock import await_scans
+from hugepage_qa.cases.khugepaged_clock import await_scans, let_nobody_else_act
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -111,7 +111,8 @@ def given_back(live: Live) -> None:
     f"{FILE_DOC}; ioctl_userfaultfd(2) EEXIST, EAGAIN, EFAULT",
 )
 def file_filled_twice(live: Live) -> None:
-    let_only_pmd_inherit(live)
+    # khugepaged of Linux 6.1 fills what is a program's to fill (collapse_file())
+    let_nobody_else_act(live)
     page = live.base_page
     for huge, is_mapped in product(("always", "never"), (False, True)):
         with live.about(f"huge={huge}, mapped: {is_mapped}"):

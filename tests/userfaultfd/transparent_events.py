@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import while_nothing_moves
 from hugepage_qa.cases.commit_policy import GUESSED, set_overcommit_memory
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -88,24 +89,38 @@ def unmapped(live: Live) -> None:
     since="6.8",
 )
 def moved_by_the_program(live: Live) -> None:
-    source = huge_pages(live)
-    for length in (source.size, source.size // 2):
-        source.fill()
-        memory = advised(live, 1, actor=source.actor)
-        fault = Userfault(memory, Mode.MISSING, Feature.MOVE)
-        frames = source.present_frames(1)
-        live.expect(f"bytes moved of {length}", length, fault.move(source, length=length))
-        live.expect("frames", frames[: length // live.base_page], memory.present_frames(1))
-        live.expect("frames that are left", frames[length // live.base_page :], source.present_frames(1))
-        live.expect("words that changed", 0, memory.wrong(0, length) + source.wrong(length, source.size - length))
+    size = pmd_size(live)
+    for length in (size, size // 2):
+        # a huge page of which a part is taken is split, and compaction may move its base pages
+        source, memory, wanted, found = while_nothing_moves(live, partial(_moved_by_the_program, live, length))
+        live.expect("frames there, and those that are left", wanted, found)
+        live.expect("words that changed", 0, memory.wrong(0, length) + source.wrong(length, size - length))
         live.expect("words that are not zero where it was", 0, source.nonzero(0, length))
-        memory.unmap()
+        source.actor.end()
     shared = huge_pages(live)
     child = shared.fork()
     fault = Userfault(advised(live, 1, actor=shared.actor), Mode.MISSING, Feature.MOVE)
     live.expect_errno(errno.EBUSY, fault.move, shared)
     for each in (shared, child):
         each.expect_filled()
+
+
+_Frames = tuple[list[int], list[int]]
+
+
+def _moved_by_the_program(live: Live, length: int) -> tuple[tuple[Memory, Memory, _Frames, _Frames], bool]:
+    """Have ``length`` bytes of a huge page moved; return where they were and where they are, with frames of both.
+
+    These are those that should be there and be left, and those that are; and whether they are the same.
+    """
+    source = huge_pages(live)
+    memory = advised(live, 1, actor=source.actor)
+    fault = Userfault(memory, Mode.MISSING, Feature.MOVE)
+    frames, moved = source.present_frames(1), length // live.base_page
+    live.expect(f"bytes moved of {length}", length, fault.move(source, length=length))
+    wanted = frames[:moved], frames[moved:]
+    found = memory.present_frames(1), source.present_frames(1)
+    return (source, memory, wanted, found), wanted == found
 
 
 @EVENTS.case(

@@ -64,16 +64,17 @@ def pages_moved(live: Live) -> int:
 
 
 def while_nothing_moves(live: Live, attempt: Callable[[], tuple[Made, bool]]) -> Made:
-    """Return what ``attempt`` makes, once it tells that all is soft-dirty as it should be, or no page was moved.
+    """Return what ``attempt`` makes, once it tells that all is as it should be, or no page was moved.
 
-    Raises CannotRun where compaction moves pages again and again, which are soft-dirty then: they are dirty.
+    What is moved is in other frames then, and soft-dirty if it is dirty. Raises CannotRun where compaction moves pages
+    again and again.
     """
     for _attempt in range(_ATTEMPTS):
         moved = pages_moved(live)
         made, is_right = attempt()
         if is_right or pages_moved(live) == moved:
             return made
-    raise CannotRun("compaction moves base pages again and again, which are soft-dirty then: they are dirty")
+    raise CannotRun("compaction moves base pages again and again: they are in other frames then, and soft-dirty")
 
 
 def keeps_use_when_split(live: Live) -> bool:

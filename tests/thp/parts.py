@@ -67,6 +67,7 @@ def moved_over_others(live: Live) -> None:
         beside = there.wrong(0, target, _NEW_VALUE)
         beside += there.wrong(target + length, there.length - target - length, _NEW_VALUE)
         live.expect(f"words beside the new place that changed, {where}", 0, beside)
+        memory.actor.end()
 
 
 @PARTS.case(

@@ -140,6 +140,7 @@ def huge_pages(live: Live, pages: int = 1) -> Memory:
     set_policy(live, "madvise")
     memory, found = _filled(live, pages)
     if found != memory.length and compact_if_short(live, memory.size, pages):
+        memory.actor.end()
         memory, found = _filled(live, pages)
     if found != memory.length:
         expect_no_shortage(live, memory.size, pages)

@@ -16,7 +16,7 @@ from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page, use_while_it_moves
 from hugepage_qa.cases.read_from_outside import word_read_by
-from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge
+from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, need_sizes, set_policy, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, mount_tmpfs
@@ -98,11 +98,13 @@ def used_while_they_are_split(live: Live) -> None:
     memory = huge_pages(live, 2)
     file = open_debugfs(live, memory.actor, "split_huge_pages")
     words = f"{memory.actor.pid},{memory.address:#x},{memory.at(2):#x}".encode()
-    with _splitting_and_collapsing(live, memory), at_once(live, memory.actor) as threads:
+    with _splitting_and_collapsing(live), at_once(live, memory.actor) as threads:
         threads.use(memory)
         threads.use(memory)
         threads.call("pwrite64", file, words, len(words), 0, may_fail=_NOT_COLLAPSED)
         threads.call("madvise", memory.address, memory.length, MADV_COLLAPSE, may_fail=_NOT_COLLAPSED)
+    collapse_memory(live, memory)
+    memory.expect_huge(about="of what was collapsed at last")
 
 
 @RACING.case(
@@ -116,7 +118,7 @@ def read_while_it_is_split(live: Live) -> None:
     memory = filled_file(live, path, 2)
     file = open_debugfs(live, memory.actor, "split_huge_pages")
     words = f"{path},0x0,{memory.length // live.base_page:#x}".encode()
-    with _splitting_and_collapsing(live, memory), at_once(live, memory.actor) as threads:
+    with _splitting_and_collapsing(live), at_once(live, memory.actor) as threads:
         threads.reread(live.open(memory.actor, path), memory.length, live.base_page)
         threads.watch(memory)
         threads.call("pwrite64", file, words, len(words), 0, may_fail=_NOT_COLLAPSED)
@@ -199,8 +201,8 @@ def touched_from_outside(live: Live) -> None:
 
 
 @contextmanager
-def _splitting_and_collapsing(live: Live, memory: Memory) -> Iterator[None]:
-    """Have threads split the huge pages of ``memory`` meanwhile, and collapse it; at last it is in huge pages again.
+def _splitting_and_collapsing(live: Live) -> Iterator[None]:
+    """Have threads split huge pages meanwhile, and collapse what they were.
 
     Raises CannotRun where either never came to be: neither is promised while others use it.
     """
@@ -209,8 +211,6 @@ def _splitting_and_collapsing(live: Live, memory: Memory) -> Iterator[None]:
     rose = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))
     if missing := [name for name in ("thp_split_page", "thp_collapse_alloc") if not rose[name]]:
         raise CannotRun(f"{' and '.join(missing)} did not rise: nothing was raced against")
-    collapse_memory(live, memory)
-    live.expect("memory in huge pages that was collapsed at last", memory.length, mapped_huge(memory))
 
 
 def _smaller_pages_that_come(live: Live) -> Iterator[int]:

@@ -2,10 +2,11 @@
 
 import errno
 import os
+from functools import partial
 from itertools import permutations
 
 from hugepage_qa.cases.case import Area
-from hugepage_qa.cases.demotion import demote, smaller_pool
+from hugepage_qa.cases.demotion import demote, smaller_pool, smallest_demote_size
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_of_others import expect_no_drift, free_bytes
 from hugepage_qa.cases.pages_of_a_node import filled_page_on
@@ -15,7 +16,6 @@ from hugepage_qa.cases.struct_pages import (
     read_counted_struct_pages,
     struct_pages,
 )
-from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -34,6 +34,15 @@ def _expect_made(live: Live, smaller: Live, pages: int) -> None:
     parts = pages * live.size // smaller.size
     smaller.expect_pool(nr=parts, free=parts)
     smaller.expect_sysctl(parts)
+
+
+def _need_empty_pool(live: Live) -> None:
+    """Raise CannotRun where the pool had pages before: their number is reserved on all nodes.
+
+    demote_store() takes that off what a node has free.
+    """
+    if live.before.pools[live.size].nr:
+        raise CannotRun("the pool has pages that are not ours: they would be demoted, or are spared on each node")
 
 
 def _kept_too_many(live: Live, smaller: Live) -> int:
@@ -159,6 +168,9 @@ def several_at_once(live: Live) -> None:
 @DEMOTE.case("demotion takes the free pages that there are, and asks for no more", RULE, since=SINCE, pages=1)
 def demote_more_than_free(live: Live) -> None:
     smaller = smaller_pool(live)
+    quirk = Quirk.DEMOTE_TAKES_RESERVED
+    if live.before.pools[live.size].available and live.has_bug(quirk):
+        raise CannotRun(f"{quirk.value}, a known bug of this kernel, would demote pages that are not ours")
     for pages in (3, 1):
         demote(live, pages)
         live.expect_pool(nr=0, free=0)
@@ -194,6 +206,7 @@ def reservations_stay(live: Live) -> None:
 def demote_on_a_node(live: Live) -> None:
     smaller = smaller_pool(live)
     live.need_nodes()
+    _need_empty_pool(live)
     parts = live.size // smaller.size
     # twice each: a kernel that takes pages from all nodes in turn takes them from the right one every other time
     for node in (node for node in live.nodes for _again in range(2)):
@@ -213,8 +226,7 @@ def demote_on_a_node(live: Live) -> None:
 def demote_on_an_empty_node(live: Live) -> None:
     smaller = smaller_pool(live)
     there, empty = live.nodes[:2]
-    if live.before.pools[live.size].nr:
-        raise CannotRun("the pool has pages that are not ours: they would be demoted, or are reserved")
+    _need_empty_pool(live)
     live.reserve(1, there)
     demote(live, 1, empty)
     live.expect_pool(nr=1, free=1, node=there)
@@ -265,11 +277,10 @@ def free_pages_beside_used_ones_on_a_node(live: Live) -> None:
 def _expect_used_page_to_stay(live: Live, *, free: int) -> None:
     """Expect demotion on a node that has ``free`` pages beside one in use to take those, and what others have to stay.
 
-    Raises CannotRun where pages are reserved.
+    Raises CannotRun where the pool had pages before.
     """
     smaller = smaller_pool(live)
-    if live.before.pools[live.size].nr:
-        raise CannotRun("the pool has pages that are not ours: they are reserved, and spared on each node")
+    _need_empty_pool(live)
     parts = live.size // smaller.size
     for node, other in permutations(live.nodes[:2]):
         live.reserve(1, node)
@@ -305,8 +316,7 @@ def demote_no_number(live: Live) -> None:
 def demote_sizes(live: Live) -> None:
     smaller_pool(live)
     path = live.pool_file("demote_size")
-    # HUGETLB_PAGE_ORDER in demote_size_store()
-    smallest = read_integer(live.host, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size") or min(live.sizes)
+    smallest = smallest_demote_size(live)
     for size in live.sizes:
         if smallest <= size < live.size:
             live.set_knob(path, f"{size // KIB}K")
@@ -320,20 +330,25 @@ def demote_sizes(live: Live) -> None:
 
 
 @DEMOTE.case(
-    "a write to demote, of all pages or of those of a node, and to demote_size takes all of its bytes",
+    "a write to demote, of all pages or of those of a node, and to demote_size takes all of its bytes; what demote_size"
+    " shows is refused, and stays, where it is less than a PMD",
     f"{RULE}; write(2); mm/hugetlb.c demote_store(), demote_size_store()",
     since=SINCE,
 )
 def bytes_that_are_taken(live: Live) -> None:
-    smaller_pool(live)
+    is_taken = smaller_pool(live).size >= smallest_demote_size(live)
     actor, size = live.actor(), live.pool_file("demote_size")
     shown = live.host.read(size) or ""
     demotions = [(live.pool_file("demote", node=node), "0") for node in (None, *live.nodes)]
     for path, text in ((size, shown), *demotions):
         file = live.open(actor, f"/{path}", os.O_WRONLY)
         for written in (text.strip(), f"{text.strip()}\n"):
+            write = partial(actor.call, "write", file, written.encode(), len(written))
             with live.about(f"{written!r} to {path}"):
-                live.expect("bytes taken", len(written), actor.call("write", file, written.encode(), len(written)))
+                if path == size and not is_taken:
+                    live.expect_errno(errno.EINVAL, write)
+                else:
+                    live.expect("bytes taken", len(written), write())
                 live.expect(size, shown, ObservedTree(live.host).read(size))
         actor.call("close", file)
 

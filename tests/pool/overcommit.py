@@ -30,8 +30,18 @@ def let_grow(live: Live, pages: int) -> None:
     live.let_grow(pages)
 
 
+def _need_no_other_page(live: Live) -> None:
+    """Raise CannotRun where a page from before may be taken in place of a surplus page, and lie on another node.
+
+    dequeue_hugetlb_folio_vma() takes whichever is free, and free_huge_folio() gives back what lies where surplus is.
+    """
+    if live.has_several_nodes and live.before.pools[live.size].free:
+        raise CannotRun("the pool has free pages that are not ours: they would be taken for the surplus pages")
+
+
 @OVERCOMMIT.case("a mapping beyond the pool reserves surplus pages, which go when it does", SURPLUS)
 def surplus_for_a_mapping(live: Live) -> None:
+    _need_no_other_page(live)
     let_grow(live, 2)
     memory = live.map(2)
     live.expect_pool(nr=2, free=2, resv=2, surplus=2)
@@ -55,6 +65,7 @@ def surplus_for_a_mapping(live: Live) -> None:
 
 @OVERCOMMIT.case("a segment beyond the pool reserves surplus pages, which go when it is removed", SURPLUS)
 def surplus_for_a_segment(live: Live) -> None:
+    _need_no_other_page(live)
     let_grow(live, 2)
     # of its own pages the pool has none, and one
     for own, surplus in ((0, 2), (1, 1)):
@@ -110,6 +121,7 @@ def surplus_without_use(live: Live) -> None:
 
 @OVERCOMMIT.case("surplus pages go when their process is killed", SURPLUS)
 def surplus_of_a_killed_process(live: Live) -> None:
+    _need_no_other_page(live)
     let_grow(live, 2)
     memory = live.map(2)
     memory.touch()
@@ -187,6 +199,7 @@ def surplus_becomes_persistent(live: Live) -> None:
 
 @OVERCOMMIT.case("a lower limit takes no page away, and gives none any more", SURPLUS)
 def lower_limit(live: Live) -> None:
+    _need_no_other_page(live)
     let_grow(live, 2)
     memory = live.map(2)
     memory.touch(0)
@@ -220,6 +233,7 @@ def surplus_for_a_copy(live: Live) -> None:
 
 @OVERCOMMIT.case("vm.nr_overcommit_hugepages is the limit of the default size", SURPLUS, sizes=Sizes.DEFAULT)
 def sysctl_is_the_default_limit(live: Live) -> None:
+    let_grow(live, 1)
     for limit in (3, 2):
         live.host.write(SYSCTL, f"{limit}\n")
         live.expect("sysfs", limit, read_integer(ObservedTree(live.host), live.pool_file("nr_overcommit_hugepages")))

@@ -261,11 +261,12 @@ def read_far_into_a_file(live: Live) -> None:
     word = b"hugepage"
     for far in (1 << 31, 1 << 32, 1 << 40):
         with live.about(f"{far} bytes into the file"):
-            file.truncate(far // live.size + 3)
-            # the page behind a hole, and another hole behind it
-            page = file.map(1, first=far // live.size + 1)
+            # the page behind a hole, also where the page is larger than that, and another hole behind it
+            first = -(-far // live.size) + 1
+            file.truncate(first + 2)
+            page = file.map(1, first=first)
             page.touch(value=int.from_bytes(word, live.host.byte_order))
-            start = far + live.size
+            start = first * live.size
             found = {start - 12: bytes(8), start - 4: bytes(4) + word[:4], start + 4: word[4:] + bytes(4)}
             file.actor.call("lseek", file.descriptor, start - 12, os.SEEK_SET)
             for place, expected in found.items():

@@ -33,7 +33,15 @@ class RandomPool(Drawing):
             case "overcommit":
                 self._do(pool_setup.SetOvercommit(self._size, data.draw(st.integers(0, self._scale.pages))))
             case _:
-                self._do(pool_setup.Demote(self._size, data.draw(st.integers(0, 2))))
+                self._do(pool_setup.Demote(self._size, data.draw(st.integers(0, self._most_to_demote))))
+
+    @property
+    def _most_to_demote(self) -> int:
+        """Up to 2, and none that was free before: what is split comes back only where memory is contiguous again."""
+        before, pool = self._run.before, self._run.machine.pools[self._size]
+        if not before[self._size]["free_hugepages"]:
+            return 2
+        return max(0, min(2, pool.nr - pool.surplus - persistent(before, self._size)))
 
     def _set_count(self, pages: int) -> None:
         self._do(pool_setup.SetCount(self._size, persistent(self._run.before, self._size) + pages, self._run.node))

@@ -18,7 +18,7 @@ from hugepage_qa.oracle.pool.pool_counters import PageSize
 from hugepage_qa.oracle.pool.pool_kernel import PoolKernel
 from hugepage_qa.oracle.pool.pool_machine import PoolMachine
 from hugepage_qa.oracle.pool.pool_operation import Operation
-from hugepage_qa.oracle.pool.pool_setup import MakeGroup, SetCount
+from hugepage_qa.oracle.pool.pool_setup import Demote, MakeGroup, SetCount
 from hugepage_qa.oracle.pool.pool_use import settings_of
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
 from hugepage_qa.process.actor import Actor
@@ -103,6 +103,9 @@ class PoolSurroundings:
         most = max((one.count for one in operations if isinstance(one, SetCount)), default=0)
         if most > self.scale.pool:
             raise CannotReplay(f"the program reserves {most} pages, memory is there for {self.scale.pool}")
+        machine = self._model(read_pool_view(self._host))
+        if any(isinstance(one, Demote) and not machine.can_demote(one.page_size) for one in operations):
+            raise CannotReplay("the program demotes pages: this machine cannot, or has free ones on other nodes")
         if self._parent is None and any(isinstance(one, MakeGroup) for one in operations):
             raise CannotReplay("the program makes control groups: this machine has no hierarchy with hugetlb")
 
@@ -122,7 +125,9 @@ class PoolSurroundings:
 
     def _page(self, size: int) -> PageSize:
         mmu = self._mmu
-        return PageSize(size, mmu.is_gigantic(size), mmu.may_seem_shared(size), mmu.table(size))
+        has_smaller = size > min(self._live.sizes)
+        has_demote = has_smaller and self._host.read(self._live.pool_file("demote_size", size=size)) is not None
+        return PageSize(size, mmu.is_gigantic(size), mmu.may_seem_shared(size), mmu.table(size), has_demote)
 
     def _anchor(self) -> Actor:
         actor = self._host.start_actor()

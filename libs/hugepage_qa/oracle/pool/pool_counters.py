@@ -35,13 +35,15 @@ class PageSize:
 
     ``is_gigantic``: larger than the largest block of the page allocator (hstate_is_gigantic()).
     ``may_seem_shared``: its page table may be taken for one that processes share. ``table``: bytes that one page table
-    covers.
+    covers. ``has_demote``: whether its pool may have the file (hugetlb_init_hstates(), which with hugetlb_cma= gives it
+    to gigantic pages alone).
     """
 
     size: int
     is_gigantic: bool
     may_seem_shared: bool
     table: int
+    has_demote: bool = True
 
 
 class FreshMemory:

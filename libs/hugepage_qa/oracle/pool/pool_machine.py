@@ -47,8 +47,15 @@ class PoolMachine:
         self.processes[name] = Process(self._root)
 
     def can_demote(self, size: int) -> bool:
-        """Tell whether a pool has the file demote: there is a smaller size, and the kernel is new enough."""
-        return self.kernel.can_demote and size > min(self.pools)
+        """Tell whether a pool has the file demote, and takes no page of other nodes by it.
+
+        There is a smaller size, and the kernel is new enough. What is free elsewhere is reserved by number alone:
+        demote_pool_huge_page() goes round over all nodes.
+        """
+        page = self.pools[size].page
+        others = self.elsewhere.get(size, {}).values()
+        has_file = page.has_demote and self.kernel.can_demote and size > min(self.pools)
+        return has_file and not any(shown["free_hugepages"] for shown in others)
 
     def open_file(self, process: str, name: str, file: HugeFile) -> None:
         """Add a new file, which ``process`` has open."""

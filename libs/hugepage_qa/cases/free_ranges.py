@@ -22,14 +22,21 @@ def has_free_range(host: Host, size: int, node: int | None) -> bool:
     """Tell whether ``size`` bytes at a multiple of it are free on ``node``, or on any (alloc_contig_pages()).
 
     Memory of CMA is not looked at: who has an area takes pages out of it (mm/page_isolation.c has_unmovable_pages()).
+    Nor is what the spans of two zones have in common, as where nodes interleave: no file tells whose it is.
     A kernel without /proc/kpageflags has no range that is known to be free.
     """
     actor = host.start_actor()
     try:
         flags = actor.call("openat", AT_FDCWD, FLAGS, os.O_RDONLY, 0)
-        zones = [zone for zone in read_zones(host) if node is None or zone.node == node]
+        zones = read_zones(host)
         pages = size // host.base_page
-        return any(_is_free(actor, flags, start, pages) for zone in zones for start in _starts(zone, pages))
+        return any(
+            _is_free(actor, flags, start, pages)
+            for zone in zones
+            if node is None or zone.node == node
+            for start in _starts(zone, pages)
+            if not any(_reaches(other, start, pages) for other in zones if other is not zone)
+        )
     except Refused:
         return False
     finally:
@@ -42,6 +49,12 @@ def _starts(zone: Zone, pages: int) -> Iterator[int]:
         return
     first = -(-zone.start_pfn // pages) * pages
     yield from range(first, zone.start_pfn + zone.spanned - pages + 1, pages)
+
+
+def _reaches(zone: Zone, start: int, pages: int) -> bool:
+    """Tell whether any of ``pages`` from ``start`` on is in the span of ``zone``."""
+    first = zone.start_pfn
+    return first is not None and zone.spanned > 0 and first < start + pages and start < first + zone.spanned
 
 
 def _is_free(actor: Actor, flags: int, start: int, pages: int) -> bool:

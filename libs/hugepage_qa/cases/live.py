@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.pool_view import read_counters
+from hugepage_qa.cases.pool_view import NO_POOL, read_counters
 from hugepage_qa.cases.resized_pool import ResizedPool
 from hugepage_qa.kernel.uapi import AT_FDCWD, HUGE_SHIFT, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun, Host
@@ -32,7 +32,13 @@ class Live(ResizedPool):
         self._mounted: dict[str, Callable[[], None]] = {}
 
     def put_aside(self) -> None:
-        """Reserve what is available now: from here on the case counts from zero."""
+        """Reserve what is available now: from here on the case counts from zero.
+
+        Raises CannotRun where some of it is on nodes that the suite may not use (hugetlb_acct_memory()).
+        """
+        of_others = [self._before.nodes[node].get(self.size, NO_POOL) for node in self.nodes_of_others]
+        if any(pool.free for pool in of_others):
+            raise CannotRun("pages are free on nodes that the suite, by its cpuset, may not use")
         self.absorb_surplus()
         available = self._base.available
         if available > 0:

@@ -9,6 +9,7 @@ from hugepage_qa.kernel.facts import read_kernel_version
 from hugepage_qa.kernel.memory_layout import read_free_blocks, read_zones
 from hugepage_qa.kernel.nodes import node_directories
 from hugepage_qa.kernel.page_blocks import ATOMIC, CONTIGUOUS, ISOLATED, read_page_blocks
+from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.oracle.architecture import Mmu, find_mmu
 from hugepage_qa.oracle.rules import Rule
@@ -72,8 +73,15 @@ class MachineUnderTest(Expectations):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The NUMA nodes that have memory; empty for a kernel without CONFIG_NUMA."""
-        return tuple(node for node in self._before.nodes if self.node_meminfo(node).get("MemTotal", 0))
+        """The NUMA nodes that have memory which the suite may use; empty for a kernel without CONFIG_NUMA."""
+        usable = (node for node in self._before.nodes if node not in self.nodes_of_others)
+        return tuple(node for node in usable if self.node_meminfo(node).get("MemTotal", 0))
+
+    @property
+    def nodes_of_others(self) -> frozenset[int]:
+        """The nodes whose memory the suite may not use: a cpuset that it runs in keeps pools from them, too."""
+        status = read_process_status(self.host) if self.host.has_others else None
+        return frozenset(self._before.nodes).difference(status.nodes) if status and status.nodes else frozenset()
 
     def need_nodes(self) -> None:
         """Raise CannotRun on a kernel without CONFIG_NUMA, which has neither nodes nor their interfaces."""

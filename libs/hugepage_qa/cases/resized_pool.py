@@ -1,5 +1,6 @@
 """The pool of one page size, which a case makes larger and smaller, and what it must show."""
 
+import errno
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from hugepage_qa.machine.host import CannotRun, Host, ObservedTree, Shortage
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC, Rule
+from hugepage_qa.process.actor import Refused
 from hugepage_qa.sizes import MIB, format_size
 
 RESERVES = Rule(
@@ -77,8 +79,22 @@ class ResizedPool(MachineUnderTest):
             raise self._shortage(pages, missing, self._memory_available(node), owed=False)
 
     def _write_nr(self, pages: int, node: int | None) -> None:
-        base = self._base_of(node)
-        self.host.write(self.pool_file("nr_hugepages", node=node), f"{base.nr - base.surplus + pages}")
+        base, path = self._base_of(node), self.pool_file("nr_hugepages", node=node)
+        try:
+            self.host.write(path, f"{base.nr - base.surplus + pages}")
+        except Refused as refusal:
+            if self.is_gigantic and refusal.errno == errno.EINVAL and self._refuses_what_it_shows(path):
+                page = format_size(self.size)
+                raise CannotRun(f"this kernel takes and gives back no pages of {page} at run time") from refusal
+            raise
+
+    def _refuses_what_it_shows(self, path: str) -> bool:
+        """Tell whether a write of what a file shows is refused (gigantic_page_runtime_supported())."""
+        try:
+            self.host.write(path, self.host.read(path) or "")
+        except Refused:
+            return True
+        return False
 
     def _missing(self, pages: int, node: int | None) -> int:
         """Return how many of ``pages`` persistent pages are not in the pool."""
@@ -113,6 +129,8 @@ class ResizedPool(MachineUnderTest):
             if self._missing(pages, node) <= 0:
                 return
             owed = has_free_range(self.host, self.size, node)
+        if node is None and self.nodes_of_others:
+            owed = False  # it may be free there
         raise self._shortage(pages, missing, memory, owed=owed)
 
     def overcommit(self, pages: int) -> None:

@@ -24,7 +24,8 @@ class ProcessStatus:
 
     ``pid`` is the thread, ``parent`` the process that started it, ``effective_uid`` the user that it acts as.
     ``sizes`` are bytes: every line with a unit, none at all for what has no memory of its own. ``cpus`` are the
-    numbers of those that it may run on (Cpus_allowed_list), in order.
+    numbers of those that it may run on (Cpus_allowed_list), in order, ``nodes`` of those that it may have memory of
+    (Mems_allowed_list).
     """
 
     name: str
@@ -35,6 +36,7 @@ class ProcessStatus:
     threads: int
     sizes: Mapping[str, int]
     cpus: tuple[int, ...]
+    nodes: tuple[int, ...]
 
     @property
     def has_memory(self) -> bool:
@@ -103,6 +105,7 @@ def parse_process_status(text: str, path: str) -> ProcessStatus:
         threads=number("Threads"),
         sizes=sizes,
         cpus=parse_list(values.get("Cpus_allowed_list", ""), path),
+        nodes=parse_list(values.get("Mems_allowed_list", ""), path),
     )
 
 

@@ -13,7 +13,7 @@ from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_LOCK, SHM_REMAP, S
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, page_all_out, page_out
+from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import mapped_huge, need_blocks, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import huge_pages, set_policy
 from hugepage_qa.cases.thp_shared_memory import (
@@ -27,6 +27,7 @@ from hugepage_qa.kernel.uapi import (
     MADV_HUGEPAGE,
     MADV_KEEPONFORK,
     MADV_NOHUGEPAGE,
+    MADV_PAGEOUT,
     MADV_WIPEONFORK,
     MAP_FIXED,
     MREMAP_DONTUNMAP,
@@ -260,9 +261,9 @@ def _expect_locked_segment(live: Live, huge: bool, is_filled: bool) -> None:
     def lock() -> None:
         actor.call("shmctl", number, SHM_LOCK, 0)
         # it is found to be unevictable when somebody wants to evict it, once each CPU has put it on its lists
-        page_out(live, memory)
+        memory.advise(MADV_PAGEOUT)
         live.compact()
-        page_out(live, memory)
+        memory.advise(MADV_PAGEOUT)
 
     def unlock() -> None:
         actor.call("shmctl", number, SHM_UNLOCK, 0)

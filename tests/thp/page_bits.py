@@ -305,7 +305,7 @@ def _by_write(live: Live, memory: Memory, offset: int, length: int) -> None:
 def _before_swap(live: Live, memory: Memory, offset: int, length: int) -> None:
     _by_mapping(live, memory, offset, length)
     live.make_room()
-    page_all_out(live, memory)
+    page_all_out(live, memory, length=length)
     # what was read is clean: the swap has it
     live.expect("words that came back otherwise", 0, memory.wrong(offset, length))
 

@@ -12,18 +12,18 @@ from hugepage_qa.cases.loop_devices import attach_loop_device
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.proc_tables import read_mounts, read_swaps
+from hugepage_qa.kernel.smaps import MemoryMapping
 from hugepage_qa.kernel.uapi import AT_FDCWD, MADV_PAGEOUT
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.machine.swap_file import HEADER_OFFSET, MAGIC
-from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.process.actor import Actor, Fault, Refused
 from hugepage_qa.sizes import MIB
 
 #: what others may swap out meanwhile
 _MARGIN = 32 * MIB
 # include/linux/swap.h
 _PREFER = 0x8000
-# Documentation/admin-guide/cgroup-v2.rst
-_UNIFIED, _MOST_SWAP = "0::", "memory.swap.max"
+_NO_ROOM = "others have filled the swap of this machine"
 _ZSWAP = "sys/module/zswap/parameters"
 
 
@@ -32,28 +32,12 @@ def need_swap(live: Live, size: int) -> None:
 
     Raises CannotRun where neither is possible, or others let the suite swap less.
     """
-    if live.host.has_others:
-        _need_leave(live, size)
+    _need_swap_of_groups(live, size)
     if read_swaps(live.host):
         if read_meminfo(live.host)["SwapFree"] < size + _MARGIN:
             raise CannotRun(f"the swap of this machine has no room for {size >> 20} MiB")
         return
     _add_swap(live, size + _MARGIN)
-
-
-def _need_leave(live: Live, size: int) -> None:
-    """Raise CannotRun where the control group that actors start in, or one above it, has no leave for ``size`` bytes.
-
-    What is reclaimed stays in memory then (mm/memcontrol.c __mem_cgroup_try_charge_swap()).
-    """
-    point = next((mount.point for mount in read_mounts(live.host) if mount.type == "cgroup2"), None)
-    lines = (live.host.read("proc/self/cgroup") or "").splitlines()
-    path = next((PurePosixPath(line.removeprefix(_UNIFIED)) for line in lines if line.startswith(_UNIFIED)), None)
-    for group in (path, *path.parents) if point and path else ():
-        name = f"{point}{group}/{_MOST_SWAP}"
-        most = (live.host.read(name.lstrip("/")) or "max").strip()
-        if most != "max" and int(most) < size:
-            raise CannotRun(f"the control group of the suite may not swap {size >> 20} MiB: {name} is {most}")
 
 
 def only_swap(live: Live, size: int) -> Callable[[], None]:
@@ -63,7 +47,27 @@ def only_swap(live: Live, size: int) -> Callable[[], None]:
     """
     if read_swaps(live.host):
         raise CannotRun("this machine has swap of its own, which has room")
+    _need_swap_of_groups(live, size)
     return _add_swap(live, size)
+
+
+def _need_swap_of_groups(live: Live, size: int) -> None:
+    """Raise CannotRun where the control group that the suite runs in, or one above it, may not swap ``size`` bytes.
+
+    Nothing goes out then, and what is no longer mapped stays in memory (mem_cgroup_try_charge_swap()).
+    """
+    if not live.host.has_others:
+        return
+    groups = (live.host.read("proc/self/cgroup") or "").splitlines()
+    own = next((PurePosixPath(line[3:]) for line in groups if line.startswith("0::/")), PurePosixPath("/"))
+    for mount in read_mounts(live.host):
+        for group in (own, *own.parents) if mount.type == "cgroup2" else ():
+            limit = (live.host.read(f"{mount.point}{group}/memory.swap.max") or "max").strip()
+            used = int(live.host.read(f"{mount.point}{group}/memory.swap.current") or 0)
+            if limit != "max" and int(limit) - used < size:
+                raise CannotRun(
+                    f"memory.swap.max of {group}, which the suite runs in, has no room for {size >> 20} MiB"
+                )
 
 
 def _add_swap(live: Live, size: int) -> Callable[[], None]:
@@ -164,16 +168,38 @@ def swap_out(live: Live, memory: Memory, length: int) -> None:
     live.host.wait_until(partial(parts_out, live, memory, [(0, length)], lambda: swapped(memory) == length))
     found = swapped(memory)
     if found < length and live.host.has_others and read_meminfo(live.host)["SwapFree"] < length - found:
-        raise CannotRun("others have filled the swap of this machine")
+        raise CannotRun(_NO_ROOM)
     live.expect("memory in swap", length, found)
 
 
-def page_out(live: Live, memory: Memory, rest: int = 0) -> bool:
-    """Swap ``memory`` out, and tell whether it is no longer mapped: smaps shows no swap of shared memory.
+def page_out(live: Live, memory: Memory, rest: int = 0, length: int | None = None) -> bool:
+    """Swap ``memory`` out, and tell whether it is no longer mapped, and not in memory either where it is shared.
 
-    ``rest`` are the bytes that stay of its mapping, which is larger. It is to be called again where it is mapped.
+    ``rest`` are the bytes that stay of its mapping, which is larger, and ``length`` is what there is of it, by default
+    all. It is to be called again where it is not out.
     """
-    return parts_out(live, memory, [(0, memory.length)], lambda: memory.smaps().rss == rest)
+    wanted = memory.length if length is None else length
+    return parts_out(live, memory, [(0, memory.length)], partial(_is_out, live, memory, rest, wanted))
+
+
+def _is_out(live: Live, memory: Memory, rest: int, wanted: int) -> bool:
+    """Tell what ``page_out`` does; what is neither mapped nor in swap is mapped again, and swapped out.
+
+    shrink_folio_list() unmaps before pageout() looks who has a hold of it, and a call brings memory back without
+    mapping it: madvise(2) passes over it then. What is lost is no longer in memory, either: it comes back clean.
+    """
+    mapping = memory.smaps()
+    swap = _swap_of(mapping)
+    if mapping.rss != rest or not mapping.is_shared or swap >= wanted:
+        return mapping.rss == rest
+    try:
+        memory.nonzero(0, memory.length, live.base_page)
+    except Fault:
+        # who closes it by userfaultfd has no way to map it again
+        return True
+    in_memory = memory.smaps().dirty - mapping.dirty - swap
+    memory.advise(MADV_PAGEOUT)
+    return in_memory <= 0 and memory.smaps().rss == rest
 
 
 def parts_out(live: Live, memory: Memory, parts: Sequence[tuple[int, int]], is_out: Callable[[], bool]) -> bool:
@@ -191,12 +217,22 @@ def parts_out(live: Live, memory: Memory, parts: Sequence[tuple[int, int]], is_o
     return False
 
 
-def page_all_out(live: Live, memory: Memory, rest: int = 0) -> None:
-    """Swap ``memory`` out as ``page_out`` does, until it tells so, and expect its mapping to have ``rest`` alone."""
-    live.host.wait_until(partial(page_out, live, memory, rest))
+def page_all_out(live: Live, memory: Memory, rest: int = 0, length: int | None = None) -> None:
+    """Swap ``memory`` out as ``page_out`` does, until it tells so, and expect its mapping to have ``rest`` alone.
+
+    Raises CannotRun where others have taken the room for it.
+    """
+    is_out = live.host.last_look(partial(page_out, live, memory, rest, length), bool)
+    if not is_out and live.host.has_others and read_meminfo(live.host)["SwapFree"] < memory.length:
+        raise CannotRun(_NO_ROOM)
     live.expect("Rss of what was swapped out", rest, memory.smaps().rss)
+    live.expect("whether all of it left memory", True, is_out)
 
 
 def swapped(memory: Memory) -> int:
     """Return the bytes of the mapping that are in swap."""
-    return memory.smaps().fields.get("Swap", 0)
+    return _swap_of(memory.smaps())
+
+
+def _swap_of(mapping: MemoryMapping) -> int:
+    return mapping.fields.get("Swap", 0)

@@ -143,7 +143,7 @@ def file_in_swap_filled(live: Live) -> None:
     for huge in ("always", "never"):
         with live.about(f"huge={huge}"):
             point, file, held = _half_filled_file(live, huge)
-            page_all_out(live, held)
+            page_all_out(live, held, length=pmd_size(live))
             memory = map_file(live, file.actor, file.descriptor, 2)
             _expect_not_filled(live, point, file, Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM), memory)
             live.expect("words of the file that changed", 0, held.wrong(0, held.size))

@@ -62,8 +62,9 @@ def _need_swap_of_groups(live: Live, size: int) -> None:
     own = next((PurePosixPath(line[3:]) for line in groups if line.startswith("0::/")), PurePosixPath("/"))
     for mount in read_mounts(live.host):
         for group in (own, *own.parents) if mount.type == "cgroup2" else ():
-            limit = (live.host.read(f"{mount.point}{group}/memory.swap.max") or "max").strip()
-            used = int(live.host.read(f"{mount.point}{group}/memory.swap.current") or 0)
+            directory = f"{mount.point}{group}".rstrip("/")
+            limit = (live.host.read(f"{directory}/memory.swap.max") or "max").strip()
+            used = int(live.host.read(f"{directory}/memory.swap.current") or 0)
             if limit != "max" and int(limit) - used < size:
                 raise CannotRun(
                     f"memory.swap.max of {group}, which the suite runs in, has no room for {size >> 20} MiB"

@@ -2,7 +2,8 @@
 
 import errno
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import pytest
 from tests.unit.cases.kinds import X86_64
@@ -59,9 +60,17 @@ class _Flags:
 class _Machine(Host):
     """Has one zone."""
 
-    def __init__(self, used: Collection[int], name: str = "Normal", *, cma: int = 0, refuses: bool = False) -> None:
+    def __init__(
+        self,
+        used: Collection[int],
+        name: str = "Normal",
+        *,
+        cma: int = 0,
+        refuses: bool = False,
+        others: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
         zone = _ZONE.format(name=name, cma=cma)
-        super().__init__(StillMachine({"read": lambda path: zone if path == "proc/zoneinfo" else None}))
+        super().__init__(StillMachine(others or {"read": lambda path: zone if path == "proc/zoneinfo" else None}))
         self._flags = _Flags(used, refuses=refuses)
 
     def start_actor(self) -> Actor:
@@ -92,6 +101,18 @@ def test_each_base_page_of_a_range_is_looked_at(used: Collection[int], is_free: 
 )
 def test_where_no_gigantic_page_comes_from(machine: Host) -> None:
     assert not has_free_range(machine, _SIZE, None)
+
+
+def test_what_two_zones_may_have_is_nobodys() -> None:
+    machine = _Machine(())
+    one = machine.read("proc/zoneinfo") or ""
+    # of the two whole ranges the first one is in the span of another node, too, and the second one is used
+    other = one.replace("Node 1", "Node 0").replace("12000", "7000")
+    read = {"read": lambda path: one + other if path == "proc/zoneinfo" else None}
+    both = _Machine((2 * _RANGE,), others=read)
+    assert has_free_range(_Machine((2 * _RANGE,)), _SIZE, 1)
+    assert not has_free_range(both, _SIZE, 1)
+    assert has_free_range(_Machine((), others=read), _SIZE, 1)
 
 
 def test_a_zone_without_a_whole_range_has_none() -> None:

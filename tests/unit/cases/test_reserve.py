@@ -1,5 +1,7 @@
 """A pool that does not grow is a failure where memory has the blocks for it, or can be put together, and only there."""
 
+import errno
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -55,6 +57,37 @@ _WITHOUT_RANGES: dict[str, Callable[..., Any]] = {
     "start_actor": lambda: (0, 1),
     "request": lambda _number, _text: ("errno 2", None),
 }
+
+
+@pytest.mark.parametrize(("refuses_all", "verdict"), [(True, Verdict.SKIP), (False, Verdict.FAIL)])
+def test_a_size_that_has_no_run_time(refuses_all: bool, verdict: Verdict) -> None:
+    def write(path: str, text: str) -> None:
+        if path.endswith("1048576kB/nr_hugepages") and (refuses_all or text != StillMachine().perform("read", [path])):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    found = judge_on(StillMachine({"write": write}), lambda live: live.reserve(1), GIB)
+    assert found.verdict is verdict, found.reason
+
+
+def test_pages_that_a_cpuset_keeps_from_the_suite() -> None:
+    def read(path: str) -> str | None:
+        text: str | None = StillMachine().perform("read", [path])
+        if path == "proc/self/status":
+            return f"{_STATUS}Mems_allowed_list:\t1-3\n"
+        return "1\n" if path == "sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages" else text
+
+    for has_others in (False, True):
+        machine = StillMachine({"read": read})
+        machine.kind = replace(machine.kind, has_others=has_others)
+        with ExitStack() as stack:
+            live = Live(Host(machine), 2 * MIB, _RULE, stack)
+            assert (0 in live.nodes) is not has_others
+            if has_others:
+                with pytest.raises(CannotRun, match="by its cpuset"):
+                    live.put_aside()
+
+
+_STATUS = "Name:\tme\nState:\tR (running)\nTgid:\t1\nPid:\t1\nPPid:\t1\nUid:\t0\t0\t0\t0\nThreads:\t1\n"
 
 
 @pytest.mark.parametrize(("has_others", "verdict"), [(True, Verdict.SKIP), (False, Verdict.FAIL)])

@@ -118,6 +118,14 @@ def test_older_kernels_cannot_demote(version: str, can: bool) -> None:
     assert not pool_machine(version).can_demote(SMALL)
 
 
+def test_what_would_demote_pages_of_other_nodes_is_not_tried() -> None:
+    machine = pool_machine()
+    machine.elsewhere = {LARGE: {1: {"nr_hugepages": 1, "free_hugepages": 0}}}
+    assert machine.can_demote(LARGE)
+    machine.elsewhere = {LARGE: {1: {"nr_hugepages": 1, "free_hugepages": 1}}}
+    assert not machine.can_demote(LARGE)
+
+
 def test_a_node_that_holds_no_pages_is_not_modelled() -> None:
     with pytest.raises(ValueError, match="node 1"):
         run(pool_machine(), SetCount(SMALL, 1, node=1))

@@ -31,6 +31,12 @@ def test_a_group_that_may_swap_less_cannot_run_it(group: str, most: str) -> None
         ask({f"sys/fs/cgroup{group}/memory.swap.max": f"{most}\n"})
 
 
+def test_what_the_group_has_in_swap_is_taken_off() -> None:
+    group = "sys/fs/cgroup/outer/memory.swap"
+    with pytest.raises(CannotRun, match="no room for 2 MiB"):
+        ask({f"{group}.max": f"{3 * MIB}\n", f"{group}.current": f"{2 * MIB}\n"})
+
+
 @pytest.mark.parametrize(
     "changed",
     [

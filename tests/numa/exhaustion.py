@@ -4,6 +4,7 @@ import mmap
 from collections.abc import Mapping, Sequence
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragments import join_free_pages
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_of_others import expect_not_others, used_memory
@@ -33,8 +34,11 @@ ALLOCATED = (
 _LEAST = 0.8
 #: what nr_hugepages can hold, an unsigned long
 _LARGEST = 2**64 - 1
-#: movable memory that is spread over what the node has free, and what is asked for afterwards, as parts of that
-_FILLED, _ASKED = 0.7, 0.25
+#: movable memory that is spread over what the node has free, as a part of that, half of which is given back; and what
+#: is asked for afterwards, as a part of what is free then
+_FILLED, _ASKED = 0.85, 0.45
+#: blocks, at least, that there are only when memory is moved
+_PUT_TOGETHER = 4
 #: so much of a node is put in pieces, and so many pages at least: an emulated machine takes a minute for gigabytes of
 #: base pages, and the pool has the rest meanwhile
 _PIECES, _PAGES = 512 * MIB, 64
@@ -177,16 +181,23 @@ def _put_together(live: Live, *, locked: bool) -> None:
     if live.size <= hole:
         raise CannotRun(f"holes of {hole} bytes are large enough for a page")
     node = live.nodes[-1]
+    join_free_pages(live)
     kept = _beside_pieces(live, node)
     live.reserve(kept, node)
-    free = live.node_meminfo(node)["MemFree"]
-    memory = _base_pages(live, [node], int(_FILLED * free))
+    blocks = live.free_blocks(node, live.size)
+    memory = _base_pages(live, [node], int(_FILLED * live.node_meminfo(node)["MemFree"]))
     memory.actor.discard(memory.address, memory.length, _GRAIN, hole)
     if locked:
         # and the holes stay holes
         memory.lock_on_fault()
-    pages = kept + int(_ASKED * free) // live.size
-    live.reserve(pages, node, movable=True)
+    whole, free = live.free_blocks(node, live.size), live.node_meminfo(node)["MemFree"]
+    # what others have may keep them from being whole again that were not before
+    asked = int(min(_ASKED * free / live.size, blocks / 2))
+    if asked < whole + _PUT_TOGETHER:
+        raise CannotRun("memory is not in pieces: there are as many free blocks as pages that can be asked for")
+    pages = kept + asked
+    # not that it is always enough: three times in a row compaction may stop before it has moved much
+    live.reserve(pages, node)
     live.expect_pool(nr=pages, free=pages)
     live.expect_pool(node=node, nr=pages, free=pages)
     moved = memory.actor.check(memory.address + hole, memory.length - hole, _GRAIN, 1 + hole)
@@ -204,7 +215,8 @@ def _base_pages(live: Live, nodes: Sequence[int], length: int) -> Memory:
     """Return about ``length`` bytes of base pages of ``nodes``, filled; its pages are as large as _GRAIN."""
     actor = live.actor()
     actor.call("prctl", PR_SET_THP_DISABLE, 1, 0, 0, 0)
-    set_policy(actor, Mode.BIND, nodes)
+    if nodes:  # a kernel without NUMA has neither
+        set_policy(actor, Mode.BIND, nodes)
     pages = length // _GRAIN
     address = actor.mmap(pages * _GRAIN, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory = Memory(live, actor, address, pages, _GRAIN)

@@ -22,7 +22,8 @@ from hugepage_qa.sizes import MIB, format_size
 
 RESERVES = Rule(
     "reserves-what-memory-allows",
-    "a write to nr_hugepages reserves that many pages where twice their memory is available, in blocks or movable",
+    "a write to nr_hugepages reserves that many pages where twice the memory of those that it lacks is available, in"
+    " blocks or movable",
     f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages()",
 )
 #: memory that must stay for the machine itself
@@ -76,7 +77,8 @@ class ResizedPool(MachineUnderTest):
         self._write_nr(pages, node)
         missing = self._missing(pages, node)
         if missing > 0 and not has_free_range(self.host, self.size, node):
-            raise self._shortage(pages, missing, self._memory_available(node), owed=False)
+            needed = 2 * missing * self.size + _MARGIN
+            raise self._shortage(pages, missing, self._memory_available(node), needed, owed=False)
 
     def _write_nr(self, pages: int, node: int | None) -> None:
         base, path = self._base_of(node), self.pool_file("nr_hugepages", node=node)
@@ -109,7 +111,7 @@ class ResizedPool(MachineUnderTest):
         """
         if not pages and not self.has_pool:
             return  # a kernel without hugetlb
-        memory = self._memory_available(node)
+        memory, lacking = self._memory_available(node), self._missing(pages, node)
         for attempt in range(_ATTEMPTS):
             if attempt:
                 if self._was_short_of(pages, node):
@@ -131,7 +133,7 @@ class ResizedPool(MachineUnderTest):
             owed = has_free_range(self.host, self.size, node)
         if node is None and self.nodes_of_others:
             owed = False  # it may be free there
-        raise self._shortage(pages, missing, memory, owed=owed)
+        raise self._shortage(pages, missing, memory, 2 * lacking * self.size + _MARGIN, owed=owed)
 
     def overcommit(self, pages: int) -> None:
         """Let the pool grow by ``pages`` surplus pages. Raises Refused (EINVAL for gigantic pages before 6.19)."""
@@ -160,14 +162,15 @@ class ResizedPool(MachineUnderTest):
             return self.node_meminfo(node).get("MemFree", 0)
         return read_meminfo(self.host).get("MemAvailable", 0)
 
-    def _shortage(self, pages: int, missing: int, memory: int, *, owed: bool) -> CannotRun | Failed:
+    def _shortage(self, pages: int, missing: int, memory: int, needed: int, *, owed: bool) -> CannotRun | Failed:
         """Return what to raise where ``missing`` of ``pages`` pages are not in the pool, of ``memory`` available bytes.
 
-        It is CannotRun where memory was short, or where the kernel has not ``owed`` them, and Failed otherwise.
+        It is CannotRun where less was available than was ``needed``, or where the kernel has not ``owed`` them, and
+        Failed otherwise.
         """
         page = format_size(self.size)
         # no numbers that differ from case to case: a report shows one line for all that it kept out
-        if memory < 2 * pages * self.size + _MARGIN:
+        if memory < needed:
             return CannotRun(f"memory is short: no pages of {page} and as much again for the machine itself are free")
         if not owed:
             lacks = f"range is free for a page of {page}" if self.is_gigantic else f"block is free for pages of {page}"

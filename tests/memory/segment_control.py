@@ -31,15 +31,20 @@ from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.marks import KEY_PREFIX
+from hugepage_qa.sizes import MIB
 
 SEGMENT_CONTROL = Area("memory/segment-control")
 STATUS = "shmctl(2) IPC_STAT; ipc/shm.c shmctl_stat()"
 CHANGE = "shmctl(2) IPC_SET; ipc/shm.c shmctl_down()"
 LIMITS = "shmget(2) ENOSPC; ipc/shm.c newseg(), shm_destroy()"
-KEY = 0x48504742
+#: goes with what a run that was killed has left
+KEY = KEY_PREFIX << 16 | 2
 GROUP_ID = 54321
 #: times of segments are whole seconds
 _TICK_SECONDS = 1.0
+#: the size of the longest segments of base pages, which are committed as a whole, and need not be huge
+_LARGE = 32 * MIB
 #: a number is that of a place (include/linux/ipc_namespace.h IPCMNI), and of how often such were taken; they are taken
 #: in turn, at least 64 (ipc/util.h ipc_min_cycle)
 _PLACES, _MOST_PLACES = 1 << 15, 300
@@ -178,9 +183,11 @@ def number_of_a_removed_segment(live: Live) -> None:
     pages=2,
 )
 def sizes_that_find_a_segment(live: Live) -> None:
-    size, base, huge = live.size, live.base_page, SHM_HUGETLB | live.size_flag
+    base, huge = live.base_page, SHM_HUGETLB | live.size_flag
     asked_as = 0, huge, IPC_CREAT | 0o600, huge | IPC_CREAT | SHM_NORESERVE | 0o600
-    for made, pages in product((1, base, size // 2, size - 1, size, size + 1, 2 * size - base), (huge, 0)):
+    sizes = live.size, min(live.size, _LARGE)
+    rows = [(made, size, pages) for size, pages in zip(sizes, (huge, 0), strict=True) for made in _sizes(size, base)]
+    for made, size, pages in rows:
         owner = live.actor()
         segment = Segment(live, owner, segment_number(live, owner, made, pages | IPC_CREAT | 0o600, KEY), 0)
         with live.about(f"a segment of {made} bytes, of huge pages {bool(pages)}"):
@@ -195,6 +202,10 @@ def sizes_that_find_a_segment(live: Live) -> None:
             segment.remove()
             live.expect_pool(nr=2, free=2)
         owner.end()
+
+
+def _sizes(size: int, base: int) -> tuple[int, ...]:
+    return 1, base, size // 2, size - 1, size, size + 1, 2 * size - base
 
 
 @SEGMENT_CONTROL.case(

@@ -15,6 +15,7 @@ from hugepage_qa.cases.hugetlb_segments import (
     SHM_NORESERVE,
     get_segment,
     get_segment_of_no_size,
+    segment_number,
 )
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.locked_bytes import limit_locked_memory
@@ -25,11 +26,13 @@ from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
+from hugepage_qa.process.marks import KEY_PREFIX
 
 SEGMENTS = Area("memory/segments")
 GET = f"{HUGETLB_DOC} SHM_HUGETLB; shmget(2); ipc/shm.c newseg()"
 GROUP = f"{HUGETLB_DOC} /proc/sys/vm/hugetlb_shm_group; fs/hugetlbfs/inode.c can_do_hugetlb_shm()"
-KEY = 0x48504741
+#: goes with what a run that was killed has left
+KEY = KEY_PREFIX << 16 | 1
 GROUP_ID = 54321
 
 
@@ -167,7 +170,7 @@ def sizes_that_are_none(live: Live) -> None:
     for shift in range(1, HUGE_MASK + 1):
         if 1 << shift not in live.sizes:
             flags = SHM_HUGETLB | shift << HUGE_SHIFT | IPC_CREAT | 0o600
-            live.expect_errno(errno.EINVAL, actor.call, "shmget", 0, live.size, flags)
+            live.expect_errno(errno.EINVAL, segment_number, live, actor, live.size, flags)
 
 
 @SEGMENTS.case("the mode of a segment is obeyed, and only its owner removes it", "shmat(2) EACCES; shmctl(2)", pages=1)

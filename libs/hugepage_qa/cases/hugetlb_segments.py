@@ -2,12 +2,14 @@
 
 import errno
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.machine.host import Host
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.marks import KEY_PREFIX
 
 # include/uapi/linux/shm.h, ipc.h: the same on all architectures
 IPC_PRIVATE: Final = 0
@@ -27,6 +29,10 @@ SHM_EXEC: Final = 0o100000
 #: struct shmid64_ds: 48 bytes of shm_perm, of which the first six words are read, then what architectures order
 #: differently
 _SHMID_SIZE: Final = 112
+#: with kernel.shm_rmid_forced a segment goes with its last attachment
+_GOES_WHEN_DETACHED = "proc/sys/kernel/shm_rmid_forced"
+#: of keys for segments without one; a few cases have keys of their own
+_numbers = count(0x100)
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,12 @@ def get_segment_of_no_size(live: Live) -> Segment:
 
 def segment_number(live: Live, actor: Actor, length: int, flags: int, key: int = IPC_PRIVATE) -> int:
     """Create or find a segment of ``length`` bytes, of any pages, that is removed after the case. Raises OSError."""
+    if live.host.has_others:
+        if (live.host.read(_GOES_WHEN_DETACHED) or "0").strip() != "0":
+            live.set_knob(_GOES_WHEN_DETACHED, "0")
+        if key == IPC_PRIVATE:
+            # a run that is killed leaves it, and nobody would know whose it is
+            key, flags = KEY_PREFIX << 16 | next(_numbers) & 0xFFFF, flags | IPC_CREAT | IPC_EXCL
     identifier = actor.call("shmget", key, length, flags)
     live.when_actors_have_ended(_remove_if_there, live.host, identifier)
     return identifier

@@ -44,14 +44,12 @@ static const struct {
 #ifdef SYS_pkey_alloc
 	CALL(pkey_alloc), CALL(pkey_free), CALL(pkey_mprotect),
 #endif
-#ifdef SYS_set_mempolicy_home_node
-	CALL(set_mempolicy_home_node),
-#endif
-	/* on every architecture here, and younger than the headers of many (5.3, 5.10, 5.15, 6.5 and 6.10) */
+	/* on every architecture here, and younger than the headers of many (5.3, 5.10, 5.15, 5.17, 6.5 and 6.10) */
 	{"pidfd_open", 434},
 	{"clone3", 435},
 	{"process_madvise", 440},
 	{"process_mrelease", 448},
+	{"set_mempolicy_home_node", 450},
 	{"cachestat", 451},
 	{"mseal", 462},
 };

@@ -25,6 +25,7 @@ _RESULTS = 2 * _ENTRIES
 #: tmpfs takes O_DIRECT since Linux 6.6 (e88e0d366f9c), and btrfs since 6.15 for files with checksums (968f19c5b1b7),
 #: and both copy all the same: nothing would be pinned
 _PINNING = ("ext4", "xfs")
+_MOVABLE = "proc/sys/vm/movable_gigantic_pages"
 #: the kernel takes no longer buffer: EFAULT (io_uring/rsrc.c)
 LONGEST_BUFFER = GIB
 
@@ -41,6 +42,24 @@ def new_ring(actor: Actor, entries: int, params: bytes) -> tuple[int, bytes]:
             raise
         raise CannotRun("this kernel has no io_uring, or kernel.io_uring_disabled forbids it") from refusal
     return ring, params
+
+
+@contextmanager
+def where_none_is_pinned(live: Live) -> Iterator[None]:
+    """Raise CannotRun for a gigantic page that may lie where none is pinned for long, and has to move, and cannot.
+
+    Those that nobody uses lie there, too, and none is allocated for it (mm/hugetlb.c alloc_migrate_hugetlb_folio()):
+    an area of hugetlb_cma=, or movable memory.
+    """
+    try:
+        yield
+    except Refused as refusal:
+        if refusal.errno != errno.ENOMEM or not live.is_gigantic:
+            raise
+        has_area = any(word.startswith("hugetlb_cma=") for word in (live.host.read("proc/cmdline") or "").split())
+        if not has_area and (live.host.read(_MOVABLE) or "0").strip() == "0":
+            raise
+        raise CannotRun("a page lies in an area of hugetlb_cma=, or in movable memory, and finds no other") from refusal
 
 
 class Pin:
@@ -62,10 +81,11 @@ class Pin:
         self._asked = 0
 
     def hold(self, *parts: tuple[int, int]) -> None:
-        """Pin it, or instead parts of ``memory``: offset and length of each in bytes. Raises Refused."""
+        """Pin it, or instead parts of ``memory``: offset and length of each in bytes. Raises Refused, and CannotRun."""
         parts = parts or ((0, self._live.base_page),)
         vector = b"".join(self._uapi.pack("2Q", self._address + offset, length) for offset, length in parts)
-        self._actor.call("io_uring_register", self._ring, _REGISTER_BUFFERS, vector, len(parts))
+        with where_none_is_pinned(self._live):
+            self._actor.call("io_uring_register", self._ring, _REGISTER_BUFFERS, vector, len(parts))
 
     def replace(self, number: int, part: tuple[int, int]) -> None:
         """Have the buffer ``number`` be another part of ``memory``: its offset and length in bytes. Raises Refused.

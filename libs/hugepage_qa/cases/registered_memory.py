@@ -12,6 +12,7 @@ from functools import partial
 
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pinned_pages import where_none_is_pinned
 from hugepage_qa.kernel.uapi import Uapi
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.process.actor import Actor, Refused
@@ -50,11 +51,12 @@ class Registry:
     def registered(self, memory: Memory, *, written: bool = False) -> Iterator[None]:
         """Have the first base page of ``memory`` pinned meanwhile, to be read and, ``written``, to be written.
 
-        Raises Refused.
+        Raises Refused, and CannotRun.
         """
         where = memory.address, self._live.base_page, memory.address
         access = _LOCAL_WRITE if written else 0
-        region = self._command(_REG_MR, _MR_ANSWER, "3QII", *where, self._domain, access)
+        with where_none_is_pinned(self._live):
+            region = self._command(_REG_MR, _MR_ANSWER, "3QII", *where, self._domain, access)
         try:
             yield
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -15,7 +16,7 @@ from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io, pinned, pipe
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
-from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import expect_huge_page_for_words, let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -294,9 +295,12 @@ def pages_of_a_tmpfs(live: Live) -> None:
     let_only_pmd_inherit(live)
     actor = live.actor()
     point = mount_tmpfs(live, "always")
-    for file in (actor.call("memfd_create", "pinned", 0), live.open(actor, f"{point}/file")):
+    for huge, file in ((False, actor.call("memfd_create", "pinned", 0)), (True, live.open(actor, f"{point}/file"))):
+        with_blocks(live, pmd_size(live), 1)
         actor.call("ftruncate", file, pmd_size(live))
         actor.call("pwrite64", file, live.host.uapi.pack("Q", OLD), WORD, 0)
+        if huge:
+            expect_huge_page_for_words(live, actor, file)
         _expect_pinned(live, actor, file, mmap.MAP_PRIVATE, OLD)
         _expect_pinned(live, actor, file, mmap.MAP_SHARED, NEWER)
 

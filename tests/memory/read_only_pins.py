@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -18,7 +19,7 @@ from hugepage_qa.cases.read_from_outside import word_read_by
 from hugepage_qa.cases.registered_memory import Registry
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, set_policy, smaller_sizes
-from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import expect_huge_page_for_words, let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -179,8 +180,12 @@ def pages_of_a_tmpfs(live: Live) -> None:
     actor = live.actor()
     point = mount_tmpfs(live, "always")
     for written in (False, True):
-        for file in (actor.call("memfd_create", "pinned", 0), live.open(actor, f"{point}/{written}")):
+        files = (False, actor.call("memfd_create", "pinned", 0)), (True, live.open(actor, f"{point}/{written}"))
+        for huge, file in files:
+            with_blocks(live, pmd_size(live), 1)
             shared, private = _mappings(live, actor, file)
+            if huge:
+                expect_huge_page_for_words(live, actor, file)
             _expect_copy(live, shared, private, written=written)
             _expect_of_the_file(live, shared, written=written)
 
@@ -387,11 +392,15 @@ def _expect_copy(live: Live, shared: Memory, private: Memory, *, written: bool) 
 
 def _expect_of_the_file(live: Live, shared: Memory, *, written: bool) -> None:
     """Expect a shared mapping to have the page of the file when it is pinned, and after it was written."""
-    frames = shared.frames()
     with Registry(live, shared.actor).registered(shared, written=written):
+        # from memory in which none is pinned for long it moves before
+        frames = shared.frames()
         shared.touch(value=NEW)
         live.expect("frames of the page that is pinned", frames, shared.frames())
+        # what is mapped anew is the file's
+        shared.advise(mmap.MADV_DONTNEED)
         live.expect("what the file holds", NEW, shared.read())
+        live.expect("frames of the page that the file has", frames, shared.frames())
     shared.touch(value=OLD)
 
 

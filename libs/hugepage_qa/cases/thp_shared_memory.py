@@ -148,6 +148,15 @@ def has_huge_pages_for_words(live: Live) -> bool:
     return not _SIZED_BY_WRITES <= live.kernel_version < _SIZED_NO_MORE
 
 
+def expect_huge_page_for_words(live: Live, actor: Actor, descriptor: int) -> None:
+    """Expect a few bytes to have brought a huge page to a file of a tmpfs with huge=always, where the kernel does so.
+
+    Raises as ``expect_blocks`` does.
+    """
+    if has_huge_pages_for_words(live):
+        expect_blocks(live, HugeFile(live, actor, descriptor), pmd_size(live))
+
+
 def need_huge_pages_for_words(live: Live) -> None:
     """Raise CannotRun where ``has_huge_pages_for_words`` says that there are none."""
     if not has_huge_pages_for_words(live):

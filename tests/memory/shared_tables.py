@@ -10,7 +10,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, bind, node_of
-from hugepage_qa.cases.places import free_place, memory_of_one_table, place_of_a_table
+from hugepage_qa.cases.places import free_place, memory_of_one_table, ordinary_memory, place_of_a_table
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED
@@ -263,18 +263,26 @@ def userfault(live: Live) -> None:
     pages=1,
 )
 def counted_tables(live: Live) -> None:
+    def tables(memory: Memory) -> int:
+        return process_status(live, memory.actor).page_tables
+
     ours = memory_of_one_table(live)
-    before = process_status(live, ours.actor).page_tables
+    # who reads, writes and unmaps has the tables for his own text then
+    other = ordinary_memory(live, ours.actor, 2)
+    other.fill()
+    other.unmap(1, 1)
+    before = tables(ours)
     ours.touch()
-    with_table = process_status(live, ours.actor).page_tables
+    table = tables(ours) - before
     theirs = ours.fork()
+    # a child lacks tables of files that its parent has touched (mm/memory.c vma_needs_copy())
+    live.expect("what the other process sees of other memory", 1, other.seen_by(theirs.actor).read())
+    without = tables(theirs)
     live.expect("what the other process sees", 1, theirs.read())
-    live.expect(
-        "VmPTE of the process that came to the table", with_table, process_status(live, theirs.actor).page_tables
-    )
-    for memory in (ours, theirs):
+    live.expect("VmPTE of the process that came to the table", without + table, tables(theirs))
+    for memory, wanted in ((ours, before), (theirs, without)):
         memory.unmap()
-        live.expect("VmPTE without the mapping", before, process_status(live, memory.actor).page_tables)
+        live.expect("VmPTE without the mapping", wanted, tables(memory))
     live.expect_pool(nr=1, free=1)
 
 

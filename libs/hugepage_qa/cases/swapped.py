@@ -62,7 +62,7 @@ def _need_swap_of_groups(live: Live, size: int) -> None:
     own = next((PurePosixPath(line[3:]) for line in groups if line.startswith("0::/")), PurePosixPath("/"))
     for mount in read_mounts(live.host):
         for group in (own, *own.parents) if mount.type == "cgroup2" else ():
-            directory = f"{mount.point}{group}".rstrip("/")
+            directory = f"{mount.point}{group}".strip("/")
             limit = (live.host.read(f"{directory}/memory.swap.max") or "max").strip()
             used = int(live.host.read(f"{directory}/memory.swap.current") or 0)
             if limit != "max" and int(limit) - used < size:

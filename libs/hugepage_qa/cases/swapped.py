@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
+from itertools import accumulate
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.loop_devices import attach_loop_device
@@ -23,6 +23,8 @@ from hugepage_qa.sizes import MIB
 _MARGIN = 32 * MIB
 # include/linux/swap.h
 _PREFER = 0x8000
+# of the unified hierarchy in /proc/self/cgroup (cgroups(7))
+_UNIFIED = "0::"
 _NO_ROOM = "others have filled the swap of this machine"
 _ZSWAP = "sys/module/zswap/parameters"
 
@@ -58,16 +60,18 @@ def _need_swap_of_groups(live: Live, size: int) -> None:
     """
     if not live.host.has_others:
         return
-    groups = (live.host.read("proc/self/cgroup") or "").splitlines()
-    own = next((PurePosixPath(line[3:]) for line in groups if line.startswith("0::/")), PurePosixPath("/"))
+    lines = (live.host.read("proc/self/cgroup") or "").splitlines()
+    own = next((line.removeprefix(_UNIFIED) for line in lines if line.startswith(_UNIFIED)), "/")
+    # of /a/b these are /a/b, /a and the root
+    groups = [*accumulate(own.rstrip("/").split("/"), "{}/{}".format)]
     for mount in read_mounts(live.host):
-        for group in (own, *own.parents) if mount.type == "cgroup2" else ():
+        for group in groups if mount.type == "cgroup2" else ():
             directory = f"{mount.point}{group}".strip("/")
             limit = (live.host.read(f"{directory}/memory.swap.max") or "max").strip()
             used = int(live.host.read(f"{directory}/memory.swap.current") or 0)
             if limit != "max" and int(limit) - used < size:
                 raise CannotRun(
-                    f"memory.swap.max of {group}, which the suite runs in, has no room for {size >> 20} MiB"
+                    f"memory.swap.max of {group or '/'}, which the suite runs in, has no room for {size >> 20} MiB"
                 )
 
 

@@ -44,7 +44,7 @@ _PLAIN = {
     f"{DIRECTORY}/khugepaged/defrag": "1",
     PAGES_COLLAPSED: "0",
     FULL_SCANS: "0",
-    VMSTAT: "thp_fault_alloc 0",
+    VMSTAT: "thp_fault_alloc 0\nthp_split_page 0\nthp_split_page_failed 0\n",
     "proc/sys/vm/stat_refresh": "0",
     **{
         f"{_POOL}/{name}": "0"
@@ -80,9 +80,13 @@ class Files:
         return parse_selection(self.texts[f"{DIRECTORY}/enabled"], f"{DIRECTORY}/enabled").selected
 
     def count(self, path: str, more: int = 1) -> None:
-        """Add to the number at the end of a file."""
-        *name, number = self.texts[path].split()
-        self.texts[path] = " ".join([*name, f"{int(number) + more}\n"])
+        """Add to the number in a file."""
+        self.texts[path] = f"{int(self.texts[path]) + more}\n"
+
+    def count_event(self, name: str, more: int) -> None:
+        """Add to a number of /proc/vmstat."""
+        counted = re.compile(rf"^({name} )([0-9]+)$", re.MULTILINE)
+        self.texts[VMSTAT] = counted.sub(lambda line: f"{line[1]}{int(line[2]) + more}", self.texts[VMSTAT])
 
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory."""

@@ -7,7 +7,7 @@ from typing import Any
 from tests.unit.cases.kinds import X86_64
 from tests.unit.cases.text.double.behaviour import Wrong
 from tests.unit.cases.text.double.collapsing import faults_in, scan
-from tests.unit.cases.text.double.files import DROP_CACHES, ENABLED, FULL_SCANS, THRESHOLD, Files
+from tests.unit.cases.text.double.files import DROP_CACHES, ENABLED, FULL_SCANS, PMD, THRESHOLD, Files
 from tests.unit.cases.text.double.process_memory import Process, TextFile
 from tests.unit.cases.text.double.requests import CHECKSUM, answer
 from tests.unit.cases.text.double.started import map_file
@@ -130,6 +130,7 @@ class TextDouble:
         if Wrong.NOT_SPLIT not in self.wrong:
             for file in self.cache.values():
                 if self.is_mapped(file) or Wrong.SPLITS_MAPPED_ONLY not in self.wrong:
+                    self.files.count_event("thp_split_page", file.huge // PMD)
                     self.make_small(file)
         if Wrong.SPLITS_SILENTLY not in self.wrong:
             self._log.append("huge_memory: 3 of 3 THP split")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.unit.cases.text.double.behaviour import Wrong
 from tests.unit.cases.text.double.collapsing import MADV_HUGEPAGE, is_huge_at_fault
-from tests.unit.cases.text.double.files import PMD, VMSTAT
+from tests.unit.cases.text.double.files import PMD
 from tests.unit.cases.text.double.process_memory import Area, Process
 
 from hugepage_qa.cases.hugetext import FLAGS
@@ -59,7 +59,7 @@ def _fill(double: "TextDouble", area: Area) -> None:
     if not area.is_filled:
         area.is_filled = True
         area.is_huge = is_huge_at_fault(double, area)
-        double.files.count(VMSTAT, int(area.is_huge))
+        double.files.count_event("thp_fault_alloc", int(area.is_huge))
         area.was_data = not area.prot & 4
 
 

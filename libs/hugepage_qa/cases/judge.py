@@ -130,17 +130,33 @@ def run_judged(
     except Failed as failure:
         live.differences.append(failure.difference)
     except of_the_kernel as error:
-        found = f"{type(error).__name__}: {error}"
-        if live.ran_out_of_memory:
-            live.problems.append(found)
-        else:
-            live.differences.append(Difference("the case", live.rule, "an end without an error", found))
+        _note_of_the_kernel(live, error)
     except passed_on:
         raise
     except Exception as error:
+        # where a process never ends nothing that it uses can be cleared up
+        if gone := _gone_before(error):
+            _note_of_the_kernel(live, gone)
         # whatever else goes wrong is the suite's: it must not be called the kernel's, nor end the run
         live.problems.append(f"{type(error).__name__}: {error}")
         live.traceback = traceback.format_exc()
+    return None
+
+
+def _note_of_the_kernel(live: Live, error: Exception) -> None:
+    found = f"{type(error).__name__}: {error}"
+    if live.ran_out_of_memory:
+        live.problems.append(found)
+    else:
+        live.differences.append(Difference("the case", live.rule, "an end without an error", found))
+
+
+def _gone_before(error: BaseException) -> ActorGone | None:
+    """Return what says that an actor does not answer, where ``error`` came of clearing up after that."""
+    while earlier := error.__context__:
+        if isinstance(earlier, ActorGone):
+            return earlier
+        error = earlier
     return None
 
 

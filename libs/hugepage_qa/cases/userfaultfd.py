@@ -224,7 +224,7 @@ def protected_pages(memory: Memory) -> list[int]:
 def need_signal_for_poison(live: Live) -> None:
     """Raise CannotRun where an access to a hugetlb page that a program has poisoned is a BUG() of the kernel."""
     if live.host.architecture == "s390x" and live.kernel_version < _KNOWN_TO_S390_SINCE:
-        raise CannotRun("do_fault_error() in arch/s390/mm/fault.c may not know VM_FAULT_HWPOISON_LARGE: BUG()")
+        raise CannotRun("arch/s390/mm/fault.c may not know VM_FAULT_HWPOISON_LARGE: BUG()")
 
 
 def offered_features(live: Live) -> Feature:

@@ -97,6 +97,17 @@ def test_a_difference_stays_one_when_the_suite_breaks_later() -> None:
     assert "No space left" in judgement.reason
 
 
+def test_a_process_that_never_ends_is_the_kernels_although_nothing_can_be_cleared_up_then() -> None:
+    def act(live: Live) -> None:
+        live.when_actors_have_ended(_raising(ActorGone("blocked in the kernel for 300 s")))
+        live.when_actors_have_ended(_raising(OSError(errno.EBUSY, "umount")))
+
+    judgement = judge_on(StillMachine(), act)
+    assert judgement.verdict is Verdict.FAIL
+    assert "blocked in the kernel" in judgement.reason
+    assert "umount" in judgement.reason
+
+
 def test_what_a_broken_suite_leaves_behind_is_no_finding() -> None:
     """A starved actor still has its pages."""
     pages = iter([0, 0, 0, 0, 0, 0])

@@ -135,8 +135,8 @@ def run_judged(
         raise
     except Exception as error:
         # where a process never ends nothing that it uses can be cleared up
-        if gone := _gone_before(error):
-            _note_of_the_kernel(live, gone)
+        if live.gone:
+            _note_of_the_kernel(live, live.gone)
         # whatever else goes wrong is the suite's: it must not be called the kernel's, nor end the run
         live.problems.append(f"{type(error).__name__}: {error}")
         live.traceback = traceback.format_exc()
@@ -149,15 +149,6 @@ def _note_of_the_kernel(live: Live, error: Exception) -> None:
         live.problems.append(found)
     else:
         live.differences.append(Difference("the case", live.rule, "an end without an error", found))
-
-
-def _gone_before(error: BaseException) -> ActorGone | None:
-    """Return what says that an actor does not answer, where ``error`` came of clearing up after that."""
-    while earlier := error.__context__:
-        if isinstance(earlier, ActorGone):
-            return earlier
-        error = earlier
-    return None
 
 
 def _all_told(live: Live) -> str:
@@ -212,6 +203,9 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
         yield
     except KnownBug:
         may_leave = host.is_spoiled
+        raise
+    except ActorGone as gone:
+        live.gone = gone
         raise
     finally:
         stack.close()

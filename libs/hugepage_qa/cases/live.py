@@ -14,6 +14,7 @@ from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_link import ActorGone
 
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
@@ -30,6 +31,8 @@ class Live(ResizedPool):
         super().__init__(host, size, rule)
         self._stack = stack
         self._mounted: dict[str, Callable[[], None]] = {}
+        #: what says that an actor does not answer, or never ends, and what it has cannot be cleared up
+        self.gone: ActorGone | None = None
 
     def put_aside(self) -> None:
         """Reserve what is available now: from here on the case counts from zero.
@@ -71,13 +74,20 @@ class Live(ResizedPool):
     def actor(self) -> Actor:
         """Start an actor; it ends with the case at the latest."""
         actor = self.host.start_actor()
-        self._stack.callback(actor.end)
+        self._stack.callback(self._end, actor)
         return actor
+
+    def _end(self, actor: Actor) -> None:
+        try:
+            actor.end()
+        except ActorGone as gone:
+            self.gone = gone
+            raise
 
     def start_program(self, path: str) -> Actor:
         """Start a program that ``host.build_text`` built; it ends with the case at the latest."""
         actor = self.host.start_program(path)
-        self._stack.callback(actor.end)
+        self._stack.callback(self._end, actor)
         return actor
 
     def map(

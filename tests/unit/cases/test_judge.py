@@ -97,10 +97,18 @@ def test_a_difference_stays_one_when_the_suite_breaks_later() -> None:
     assert "No space left" in judgement.reason
 
 
-def test_a_process_that_never_ends_is_the_kernels_although_nothing_can_be_cleared_up_then() -> None:
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_process_that_never_ends_is_the_kernels_although_nothing_can_be_cleared_up_then(
+    at_the_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = _raising(ActorGone("blocked in the kernel for 300 s"))
+    monkeypatch.setattr(Host, "start_actor", lambda _host: SimpleNamespace(end=never if at_the_end else lambda: None))
+
     def act(live: Live) -> None:
-        live.when_actors_have_ended(_raising(ActorGone("blocked in the kernel for 300 s")))
+        live.actor()
         live.when_actors_have_ended(_raising(OSError(errno.EBUSY, "umount")))
+        if not at_the_end:
+            never()
 
     judgement = judge_on(StillMachine(), act)
     assert judgement.verdict is Verdict.FAIL

@@ -246,20 +246,12 @@ static int do_copy(uint64_t *took)
 	return unmap() || failed ? -1 : 0;
 }
 
-/*
- * There and back, as once is no longer than a timer interrupt. Base pages go to where they stand at another place in their
- * table: each is moved by itself, and not all of a table.
- */
-static int do_move(uint64_t *took)
+/* There and back, as once is no longer than a timer interrupt. */
+static int move_to(char *to, uint64_t *took)
 {
-	char *from, *to, *there = NULL;
-	uint64_t began;
+	char *from = pages.start, *there = NULL;
+	uint64_t began = now();
 
-	if (map_and_touch())
-		return -1;
-	from = pages.start;
-	to = ELSEWHERE + (pages.start - PLACE) + (pages.kind == BASE ? pages.size : 0);
-	began = now();
 	for (int time = 0; time < REPEATS && there != MAP_FAILED; time++) {
 		there = mremap(pages.start, length(), length(), MREMAP_MAYMOVE | MREMAP_FIXED, time % 2 ? from : to);
 		if (there != MAP_FAILED)
@@ -267,6 +259,20 @@ static int do_move(uint64_t *took)
 	}
 	*took = since(began) / REPEATS;
 	return unmap() || there == MAP_FAILED ? -1 : 0;
+}
+
+/* Base pages go to where they stand at another place in their table: each is moved by itself, and not all of a table. */
+static int do_move(uint64_t *took)
+{
+	if (map_and_touch())
+		return -1;
+	return move_to(ELSEWHERE + (pages.start - PLACE) + (pages.kind == BASE ? pages.size : 0), took);
+}
+
+/* To the same place in another table: who has all pages of a table moves the table. */
+static int do_table(uint64_t *took)
+{
+	return map_and_touch() ? -1 : move_to(ELSEWHERE, took);
 }
 
 static int do_collapse(uint64_t *took)
@@ -366,8 +372,8 @@ static const struct {
 	int (*round)(uint64_t *took);
 } operations[] = {
 	{"fault", do_fault}, {"unmap", do_unmap}, {"reserve", do_reserve}, {"fork", do_fork}, {"copy", do_copy},
-	{"move", do_move}, {"collapse", do_collapse}, {"part", do_part}, {"split", do_split}, {"migrate", do_migrate},
-	{"grow", do_grow}, {"shrink", do_shrink},
+	{"move", do_move}, {"table", do_table}, {"collapse", do_collapse}, {"part", do_part}, {"split", do_split},
+	{"migrate", do_migrate}, {"grow", do_grow}, {"shrink", do_shrink},
 };
 
 static int (*find(const char *name))(uint64_t *)

@@ -86,6 +86,7 @@ OPERATIONS = (
     Operation("fork", _ALL, "fork(), and the end of the child", of_gigantic=False),
     Operation("copy", _ALL, "write what a child has, too", pool=2, of_gigantic=False),
     Operation("move", _ALL, "mremap() to another place", of_gigantic=False),
+    Operation("table", ("base",), "mremap() to the same place in another page table, which moves as a whole"),
     Operation("collapse", ("thp",), "MADV_COLLAPSE of base pages", of_medium=False, starts_with="base"),
     Operation("part", ("thp",), "MADV_DONTNEED of one base page in each"),
     Operation("split", ("thp",), "split_huge_pages of debugfs"),

@@ -40,7 +40,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ActorLink]:
         yield link
 
 
-@pytest.mark.parametrize("operation", ["fault", "unmap", "fork", "copy", "move"])
+@pytest.mark.parametrize("operation", ["fault", "unmap", "fork", "copy", "move", "table"])
 def test_the_program_times_each_round(program: ActorLink, operation: str) -> None:
     page = os.sysconf("SC_PAGESIZE")
     kind, *times = program.request(f"{operation} base {page} 64 0 5")[0].split()

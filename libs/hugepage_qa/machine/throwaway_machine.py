@@ -17,7 +17,7 @@ from hugepage_qa.kernel.log import text_of_record
 from hugepage_qa.machine.backend import MachineKind
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.machine.throwaway_files import PROGRAM_MODE, ThrowawayFiles
-from hugepage_qa.process.actor_link import ActorGone, Patience, packet
+from hugepage_qa.process.actor_link import BLOCKED_BEFORE_SECONDS, ActorGone, Patience, packet
 from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 from hugepage_qa.process.static_program import compilers
 from hugepage_qa.process.text_program_build import Recipe, build_text, built_document, loaded_with
@@ -48,7 +48,8 @@ class ThrowawayMachine:
         self._config = kernel.config
         self._files = ThrowawayFiles(self._channel, self._ahead, self.kind, kernel.modules)
         self._actors: dict[int, tuple[int, list[int]]] = {}
-        #: those that do not end: nobody waits for one of them twice
+        #: those that did not answer, and those that do not end: nobody waits for one of them so long twice
+        self._silent: set[int] = set()
         self._stuck: set[int] = set()
         self._stored: set[str] = set()
         self._operations: dict[str, Callable[..., Any]] = {
@@ -129,6 +130,9 @@ class ThrowawayMachine:
         data = packet(text)
         try:
             answer, *child = self._channel.ask_actor("q", number, data, waiting=self._patience(pid, text))
+        except ActorGone:
+            self._silent.add(number)
+            raise
         except OSError as error:
             raise ActorGone(f"the actor (process {pid}) ended at {text[:60]!r}") from error
         if not child:
@@ -138,8 +142,8 @@ class ThrowawayMachine:
         children.append(forked)
         return answer.decode(), (forked, its_pid)
 
-    def _patience(self, pid: int, what: str) -> Callable[[list[bytes]], None]:
-        patience = Patience(pid, what)
+    def _patience(self, pid: int, what: str, blocked: float | None = None) -> Callable[[list[bytes]], None]:
+        patience = Patience(pid, what, blocked)
         emulator = self._starvation.seconds
         before: list[float] = []
 
@@ -156,8 +160,9 @@ class ThrowawayMachine:
         pid, _children = self._actors[number]
         if number in self._stuck:
             return
+        blocked = BLOCKED_BEFORE_SECONDS if number in self._silent else None
         try:
-            self._channel.ask_actor("k", number, waiting=self._patience(pid, "SIGKILL"))
+            self._channel.ask_actor("k", number, waiting=self._patience(pid, "SIGKILL", blocked))
         except ActorGone:
             self._stuck.add(number)
             raise

@@ -23,6 +23,8 @@ _PACKET = 65536
 # an actor waits for one many times as long
 _CPU_SECONDS = 120.0
 _BLOCKED_SECONDS = 300.0
+#: how long who was waited for in vain is waited for when it is killed: if the kernel keeps it, it does so for ever
+BLOCKED_BEFORE_SECONDS = 10.0
 _STARVED_SECONDS = 1200.0
 _LOOK_SECONDS = 1.0
 
@@ -58,6 +60,7 @@ class ActorLink:
         self._channel = channel
         self._children: list[ActorLink] = []
         self._gone = False
+        self._may_be_blocked: float | None = None
         self.pid = pid
 
     def request(self, text: str) -> tuple[str, "ActorLink | None"]:
@@ -70,6 +73,9 @@ class ActorLink:
             self._channel.send(data)
             _await(self._channel.fileno(), self.pid, text)
             answer, descriptors, _flags, _address = socket.recv_fds(self._channel, _PACKET, 1)
+        except ActorGone:
+            self._may_be_blocked = BLOCKED_BEFORE_SECONDS
+            raise
         except OSError as error:
             raise ActorGone(f"the actor (process {self.pid}) does not answer {text[:60]!r}: {error}") from error
         if not answer:
@@ -97,7 +103,7 @@ class ActorLink:
         self._channel.close()
         with suppress(ProcessLookupError), RunningProcess(self.pid) as process:
             process.kill()
-            _await(process.fileno(), self.pid, "SIGKILL")
+            _await(process.fileno(), self.pid, "SIGKILL", self._may_be_blocked)
             # those that an actor forked are not ours to wait for
             process.reap()
 
@@ -132,9 +138,13 @@ def _start(program: Path, standard_input: socket.socket) -> Child:
 
 
 class Patience:
-    """How long an answer of process ``pid`` to ``what`` is waited for: by what the process does meanwhile."""
+    """How long an answer of process ``pid`` to ``what`` is waited for: by what the process does meanwhile.
 
-    def __init__(self, pid: int, what: str) -> None:
+    It may be blocked in the kernel for ``blocked`` seconds, or those that any process may.
+    """
+
+    def __init__(self, pid: int, what: str, blocked: float | None = None) -> None:
+        self._most_blocked = _BLOCKED_SECONDS if blocked is None else blocked
         self._asked = f"the actor (process {pid}) does not answer {what[:60]!r}"
         self._began = self._blocked_since = time.monotonic()
         self._at_first: float | None = None
@@ -154,7 +164,7 @@ class Patience:
         had = seconds - self._at_first
         if had > _CPU_SECONDS:
             raise ActorGone(f"{self._asked}: {had:.0f} s of CPU time, and no end")
-        if now - self._blocked_since > _BLOCKED_SECONDS:
+        if now - self._blocked_since > self._most_blocked:
             calls = stack().split()[1::2]
             where = f" in {' < '.join(calls)}" if calls else ""
             raise ActorGone(f"{self._asked}: blocked in the kernel for {now - self._blocked_since:.0f} s{where}")
@@ -162,11 +172,14 @@ class Patience:
             raise ActorStarved(f"{self._asked}: it had {had:.0f} s of a CPU in {now - self._began:.0f} s")
 
 
-def _await(descriptor: int, pid: int, what: str) -> None:
-    """Wait until ``descriptor`` can be read, which is the answer of process ``pid`` to ``what``. Raises as Patience."""
+def _await(descriptor: int, pid: int, what: str, blocked: float | None = None) -> None:
+    """Wait until ``descriptor`` can be read, which is the answer of process ``pid`` to ``what``, as Patience does.
+
+    Raises as that.
+    """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    patience = Patience(pid, what)
+    patience = Patience(pid, what, blocked)
     patience.look(*_state_and_cpu_seconds(pid), str)
     while not poll.poll(_LOOK_SECONDS * 1000):
         patience.look(*_state_and_cpu_seconds(pid), partial(_stack, pid))

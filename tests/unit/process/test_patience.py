@@ -57,6 +57,14 @@ def test_one_that_is_blocked_in_the_kernel_has_five_minutes_and_is_told_with_whe
         look(patience, "D", 1.0)
 
 
+def test_one_that_was_waited_for_in_vain_has_seconds_when_it_is_killed(clock: Clock) -> None:
+    patience = Patience(7, "SIGKILL", actor_link.BLOCKED_BEFORE_SECONDS)
+    look(patience, "D", 1.0)
+    clock.now += 11
+    with pytest.raises(ActorGone, match="blocked in the kernel for 11 s"):
+        look(patience, "D", 1.0)
+
+
 def test_a_stack_that_may_not_be_read_is_left_out(clock: Clock) -> None:
     patience = Patience(7, "text")
     look(patience, "D", 1.0)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -101,3 +102,27 @@ def test_nobody_waits_twice_for_an_actor_that_does_not_end(
             actor.end()
         actor.end()
     os.kill(actor.pid, signal.SIGKILL)
+
+
+def test_who_did_not_answer_is_waited_for_shortly_when_it_is_killed(
+    machine: ThrowawayMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, other = (Host(machine).start_actor() for _number in range(2))
+    waited: list[float | None] = []
+    patience = machine._patience
+
+    def noted(pid: int, what: str, blocked: float | None = None) -> Callable[[list[bytes]], None]:
+        waited.append(blocked)
+        return patience(pid, what, blocked)
+
+    def gone(*_arguments: object, **_named: object) -> NoReturn:
+        raise ActorGone("blocked in the kernel for 301 s")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(machine._channel, "ask_actor", gone)
+        with pytest.raises(ActorGone, match="blocked"):
+            silent.text()
+    monkeypatch.setattr(machine, "_patience", noted)
+    silent.end()
+    other.end()
+    assert waited == [actor_link.BLOCKED_BEFORE_SECONDS, None]

@@ -3,6 +3,7 @@
 import inspect
 import re
 
+from hugepage_qa.oracle.known_account_issues import ACCOUNT_ISSUES
 from hugepage_qa.oracle.known_issues import KNOWN_ISSUES, Quirk
 from hugepage_qa.oracle.known_memory_issues import MEMORY_ISSUES
 from hugepage_qa.oracle.known_swap_issues import SWAP_ISSUES
@@ -18,6 +19,7 @@ RECORDED = {
     "known_userfault_issues.py": USERFAULT_ISSUES,
     "pool/known_pool_issues.py": POOL_ISSUES,
     "known_memory_issues.py": MEMORY_ISSUES,
+    "known_account_issues.py": ACCOUNT_ISSUES,
 }
 
 

@@ -136,7 +136,7 @@ def run_judged(
     except Exception as error:
         # where a process never ends nothing that it uses can be cleared up
         if live.gone:
-            _note_of_the_kernel(live, live.gone)
+            _note_of_the_kernel(live, live.gone[0])
         # whatever else goes wrong is the suite's: it must not be called the kernel's, nor end the run
         live.problems.append(f"{type(error).__name__}: {error}")
         live.traceback = traceback.format_exc()
@@ -205,7 +205,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
         may_leave = host.is_spoiled
         raise
     except ActorGone as gone:
-        live.gone = gone
+        live.gone.append(gone)
         raise
     finally:
         stack.close()

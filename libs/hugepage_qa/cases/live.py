@@ -31,8 +31,8 @@ class Live(ResizedPool):
         super().__init__(host, size, rule)
         self._stack = stack
         self._mounted: dict[str, Callable[[], None]] = {}
-        #: what says that an actor does not answer, or never ends, and what it has cannot be cleared up
-        self.gone: ActorGone | None = None
+        #: what says that actors do not answer, or never end, and what they have cannot be cleared up
+        self.gone: list[ActorGone] = []
 
     def put_aside(self) -> None:
         """Reserve what is available now: from here on the case counts from zero.
@@ -67,7 +67,7 @@ class Live(ResizedPool):
     def of_size(self, size: int) -> "Live":
         """Return the pool of another page size for this case; what was available in it is put aside, too."""
         other = Live(self.host, size, self.rule, self._stack)
-        other.differences, other._mounted = self.differences, self._mounted
+        other.differences, other._mounted, other.gone = self.differences, self._mounted, self.gone
         other.put_aside()
         return other
 
@@ -81,7 +81,7 @@ class Live(ResizedPool):
         try:
             actor.end()
         except ActorGone as gone:
-            self.gone = gone
+            self.gone.append(gone)
             raise
 
     def start_program(self, path: str) -> Actor:

@@ -52,7 +52,7 @@ class LiveStub:
         self.problems: list[str] = []
         self.traceback = ""
         self.ran_out_of_memory = False
-        self.gone: ActorGone | None = None
+        self.gone: list[ActorGone] = []
 
 
 @contextmanager

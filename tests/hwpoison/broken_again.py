@@ -137,9 +137,6 @@ def _filled(live: Live) -> tuple[Memory, int]:
     sizes=Sizes.ONCE,
 )
 def other_memory(live: Live) -> None:
-    # a huge page that somebody holds stays broken
-    if live.host.has_others:
-        need_mending(live)
     let_only_pmd_inherit(live)
     for make in (
         unadvised_base_pages,

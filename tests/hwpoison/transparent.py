@@ -12,10 +12,10 @@ from hugepage_qa.cases.broken_memory import (
     break_page,
     expect_broken,
     expect_flag,
-    is_flagged,
     mended_at_the_end,
     need_memory_failure,
     out_of_use,
+    told_of,
 )
 from hugepage_qa.cases.broken_while_held import (
     break_while_held,
@@ -275,19 +275,24 @@ def _broken_page_of_a_file(live: Live, value: int | None = None) -> tuple[Memory
     """Return two base pages of a file on a disk, its descriptor, and the frame of the first one, which broke.
 
     They were filled and are as on the disk, but for a ``value`` that they were filled with since. Where compaction had
-    moved the page before it broke another one is broken.
+    moved the page before it broke, and the log tells of another frame, another one is broken.
     """
+    made: list[Memory] = []
 
     def act() -> tuple[Memory, int, int]:
+        for earlier in made:
+            earlier.actor.end()
         memory, file = _page_of_a_file(live)
+        made[:] = [memory]
         memory.actor.call("fsync", file)
         if value is not None:
             memory.fill(value)
         frame = memory.frame()
+        live.host.skip_kernel_log()
         break_page(live, memory, 0, MADV_HWPOISON)
         return memory, file, frame
 
-    return live.host.last_attempt(act, lambda seen: is_flagged(live, seen[0], seen[2]))
+    return live.host.last_attempt(act, lambda seen: bool(told_of(live, seen[2])))
 
 
 def _page_of_a_file(live: Live) -> tuple[Memory, int]:

@@ -144,10 +144,12 @@ def break_in_use(
                 raise
         else:
             # what is told by its address breaks wherever it is
-            if tell or attempt == _ATTEMPTS or not _has_moved(memory, place, frame):
-                break
+            if tell or not _has_moved(memory, place, frame):
+                return memory, frame, seen
             memory.actor.end()
-    return memory, frame, seen
+            with suppress(CannotRun, Refused):
+                mend(live, frame)
+    raise CannotRun("compaction moves the base page that is to break, again and again")
 
 
 def _has_moved(memory: Memory, place: int, frame: int) -> bool:
@@ -244,12 +246,8 @@ def expect_broken(
 
 def expect_flag(live: Live, memory: Memory, frame: int, *, is_set: bool = True) -> None:
     """Expect /proc/kpageflags to show ``frame`` as broken, or no longer. Raises CannotRun without the file."""
-    live.expect("HWPOISON in kpageflags", is_set, is_flagged(live, memory, frame))
-
-
-def is_flagged(live: Live, memory: Memory, frame: int) -> bool:
-    """Tell whether /proc/kpageflags shows ``frame`` as broken. Raises CannotRun without the file."""
-    return bool(kpageflags(live, memory.actor, [frame])[0] & HWPOISON)
+    expected = HWPOISON if is_set else 0
+    live.expect("HWPOISON in kpageflags", expected, kpageflags(live, memory.actor, [frame])[0] & HWPOISON)
 
 
 def has_broken_before(live: Live) -> bool:

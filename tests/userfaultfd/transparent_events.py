@@ -197,10 +197,12 @@ def forks_that_fail(live: Live) -> None:
                 memory.part(0).fill()
             else:
                 fill_in_huge_pages(live, memory.part(0))
+            large = [_mapped_at(live, actor, memory.at(3) + part * pages * size, pages) for part in range(2)]
+            # one that is told of does not come back before somebody reads that
+            _need_failed_fork(actor)
             features = Feature.EVENT_FORK | (Feature.MISSING_SHMEM if shared else Feature(0))
             fault = Userfault(memory, Mode.MISSING, features, waits=True)
-            large = [_mapped_at(live, actor, memory.at(3) + part * pages * size, pages) for part in range(2)]
-            _need_failed_fork(actor)
+            live.expect_errno(errno.ENOMEM, actor.fork)
             fault.expect_nothing_told(live)
             live.expect("bytes copied", size, fault.copy(source, 1))
             fault.zero(2)

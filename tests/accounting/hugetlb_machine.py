@@ -23,8 +23,12 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.sizes import KIB, MIB
+from hugepage_qa.version import KernelVersion
 
 ACCOUNTING = Area("accounting/hugetlb-machine")
+
+#: eb02f14c4a2b
+_GIGANTIC_SURPLUS_SINCE = KernelVersion(6, 19)
 
 PROC_DOC = "Documentation/filesystems/proc.rst"
 #: pages that random operations lose on a kernel with nr-hugetlb-lost, and more
@@ -183,8 +187,7 @@ def _committed_by(live: Live, pages: int, actor: Actor, prot: int) -> int:
 )
 def nodes_show_the_default_pool_in_meminfo(live: Live) -> None:
     live.need_nodes()
-    # gigantic pages are no surplus pages before Linux 6.19
-    surplus = 0 if live.is_gigantic else 1
+    surplus = 0 if live.is_gigantic and live.kernel_version < _GIGANTIC_SURPLUS_SINCE else 1
     if surplus:
         live.let_grow(surplus)
     _expect_node_meminfo(live)

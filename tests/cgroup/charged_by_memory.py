@@ -186,6 +186,9 @@ def memory_counts_copies(live: Live) -> None:
 def pages_that_the_file_has_no_place_for(live: Live) -> None:
     if any(ACCOUNTING in words for words in mount_options(live)):
         raise CannotRun("the page itself is charged, and refused before it is to be put into the file")
+    words = (live.host.read("proc/cmdline") or "").split()
+    if any(word.startswith("cgroup.memory=") and "nokmem" in word for word in words):
+        raise CannotRun("what a file needs for its pages is not charged to groups (cgroup.memory=nokmem)")
     # 2 would end the machine
     live.set_knob("proc/sys/vm/panic_on_oom", "0")
     group = new_group(live, "memory", Version.TWO)
@@ -223,10 +226,7 @@ def _ask_for(file: HugeFile, memory: Memory, page: int, *, touched: bool) -> Non
 
 
 def _expect_killed(live: Live, group: ControlGroup, act: Callable[[], None], actor: Actor) -> None:
-    """Have ``actor`` act in a group that must not use any memory, which is its end.
-
-    Raises CannotRun where the group is charged for nothing that it takes (cgroup.memory=nokmem).
-    """
+    """Have ``actor`` act in a group that must not use any memory, which is its end. Raises Failed where it is not."""
     before = events(group, "memory.events")["oom_kill"]
     group.add(actor)
     try:
@@ -234,7 +234,7 @@ def _expect_killed(live: Live, group: ControlGroup, act: Callable[[], None], act
     except ActorGone:
         live.expect("processes killed", before + 1, events(group, "memory.events")["oom_kill"])
     else:
-        raise CannotRun("what a file needs for its pages is not charged to groups")
+        live.fail("what became of who asked", "killed", "it has what it asked for")
 
 
 def _memory_current(group: ControlGroup) -> int:

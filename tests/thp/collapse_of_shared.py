@@ -4,7 +4,7 @@ import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.folio_layout import folios_of_all, layout_of
-from hugepage_qa.cases.fragmentation import expect_no_node_short, expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, allow_absent, await_khugepaged, await_scans, quicken
 from hugepage_qa.cases.khugepaged_work import (
     COLLAPSE_SINCE,
@@ -274,7 +274,7 @@ def _expect_in_pages_of(live: Live, memory: Memory, size: int, present: int) -> 
     wanted = {size >> 10: [range(present // live.base_page)]}
     found = layout_of(live, folios_of_all(live, memory, present // live.base_page))
     if found != wanted:
-        expect_no_shortage(live, size, present // size)
+        expect_no_node_short(live, size, present // size)
     live.expect("base pages in folios of each size in kB before", wanted, found)
 
 

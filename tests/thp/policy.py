@@ -200,8 +200,6 @@ def one_size_alone(live: Live) -> None:
                 wanted = before | dict.fromkeys(paths, others) | {one: word}
                 with live.about(f"{word} is written to {one}, all others have {others}"):
                     live.expect("files that are not so", {}, _unlike(wanted, _selected(ObservedTree(live.host))))
-        for path in paths:
-            live.host.write(path, before[path])
 
 
 def _unlike(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
@@ -235,7 +233,7 @@ def reserve_of_free_memory(live: Live) -> None:
     if live.host.read(f"{DIRECTORY}/shmem_enabled") is not None:
         # later kernels run khugepaged for shared memory alone, too, also by the policy of its size
         # (shmem_hpage_pmd_enabled() in mm/shmem.c)
-        let_only_pmd_inherit(live)
+        let_only_pmd_inherit(live, is_used=False)
         live.host.write(f"{DIRECTORY}/enabled", "never")
     live.host.write(MIN_FREE, str(_LOW_KIB))
     for policy in ("madvise", "never", "always"):

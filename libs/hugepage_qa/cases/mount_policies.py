@@ -50,7 +50,7 @@ def mount_policies(live: Live) -> Iterator[MountPolicy]:
     two = live.nodes[:2]
     named = ":" + ",".join(map(str, two))
     # without nodes it takes all that there are, of which others may have no room
-    for nodes in ("", named) if two == live.nodes else (named,):
+    for nodes in ("", named) if two == live.nodes and not live.nodes_of_others else (named,):
         yield MountPolicy(f"interleave{nodes}", ("interleave", two), (Mode.INTERLEAVE, list(two)), two)
     yield MountPolicy("prefer", ("local", ()), (local, []))
 

@@ -25,7 +25,6 @@ _MARGIN = 32 * MIB
 _PREFER = 0x8000
 # of the unified hierarchy in /proc/self/cgroup (cgroups(7))
 _UNIFIED = "0::"
-_NO_ROOM = "others have filled the swap of this machine"
 _ZSWAP = "sys/module/zswap/parameters"
 
 
@@ -172,9 +171,15 @@ def swap_out(live: Live, memory: Memory, length: int) -> None:
     """
     live.host.wait_until(partial(parts_out, live, memory, [(0, length)], lambda: swapped(memory) == length))
     found = swapped(memory)
-    if found < length and live.host.has_others and read_meminfo(live.host)["SwapFree"] < length - found:
-        raise CannotRun(_NO_ROOM)
+    if found < length:
+        _expect_room(live, length - found)
     live.expect("memory in swap", length, found)
+
+
+def _expect_room(live: Live, length: int) -> None:
+    """Raise CannotRun where others have taken the room for ``length`` bytes that have not gone to swap."""
+    if live.host.has_others and read_meminfo(live.host)["SwapFree"] < length:
+        raise CannotRun("others have filled the swap of this machine")
 
 
 def page_out(live: Live, memory: Memory, rest: int = 0, length: int | None = None) -> bool:
@@ -228,8 +233,8 @@ def page_all_out(live: Live, memory: Memory, rest: int = 0, length: int | None =
     Raises CannotRun where others have taken the room for it.
     """
     is_out = live.host.last_look(partial(page_out, live, memory, rest, length), bool)
-    if not is_out and live.host.has_others and read_meminfo(live.host)["SwapFree"] < memory.length:
-        raise CannotRun(_NO_ROOM)
+    if not is_out:
+        _expect_room(live, (memory.length if length is None else length) - swapped(memory))
     live.expect("Rss of what was swapped out", rest, memory.smaps().rss)
     live.expect("whether all of it left memory", True, is_out)
 

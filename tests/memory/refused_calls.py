@@ -9,7 +9,7 @@ from functools import partial
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd, open_file
-from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, IPC_PRIVATE, SHM_HUGETLB, get_segment
+from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_HUGETLB, get_segment
 from hugepage_qa.cases.kept_memory import expect_nothing_kept
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.race import at_once
@@ -18,6 +18,7 @@ from hugepage_qa.oracle.rules import HUGETLB_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.actor_link import Argument
+from hugepage_qa.process.marks import KEY_PREFIX
 
 REFUSED = Area("memory/refused-calls")
 NO_PAGES = f"{HUGETLB_DOC} SHM_HUGETLB; shmget(2), mmap(2) ENOMEM; fs/hugetlbfs/inode.c hugetlb_file_setup()"
@@ -57,9 +58,9 @@ def for_want_of_inodes(live: Live) -> None:
 
 
 def _segment(live: Live, actor: Actor) -> Call:
-    # where the kernel has namespaces of them, a segment that is not refused goes with the actor
+    # one that is not refused goes with the actor where the kernel has namespaces of them; else it is known by its key
     actor.result("unshare", CLONE_NEWIPC)
-    return errno.ENOMEM, "shmget", IPC_PRIVATE, 3 * live.size, SHM_HUGETLB | live.size_flag | IPC_CREAT | 0o600
+    return errno.ENOMEM, "shmget", KEY_PREFIX << 16 | 3, 3 * live.size, SHM_HUGETLB | live.size_flag | IPC_CREAT | 0o600
 
 
 def _segment_between_pages(live: Live, actor: Actor) -> Call:

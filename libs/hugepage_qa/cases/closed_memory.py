@@ -104,7 +104,7 @@ def expect_told(live: Live, memory: Memory, fault: Userfault, place: int, unit: 
 
 def expect_every_access_told(live: Live, memory: Memory, fault: Userfault, unit: int) -> None:
     """Expect each access of filled memory, which is closed, to be told and to go on when it is opened, in place."""
-    frames, moved = memory.frames(), pages_moved(live)
+    moved, frames = pages_moved(live), memory.frames()
     for page, place, writes in product(range(memory.pages), places(memory.size), (False, True)):
         with live.about(f"page {page}"):
             fault.read_write_protect(page)

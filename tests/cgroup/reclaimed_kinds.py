@@ -12,8 +12,8 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
-from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import give_on_advice
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import expect_all_huge, give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -83,8 +83,7 @@ class Contents:
         ]
         for memory in self._memories[:2]:
             memory.fill()
-            need_blocks(live, memory)
-            live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
+            expect_all_huge(live, memory)
         self._memories[2].fill()
         self._read_the_file()
 

@@ -9,7 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change, read_counters
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
-from hugepage_qa.cases.group_memory import USED, actor_in, need_exact_charges
+from hugepage_qa.cases.group_memory import USED, actor_in, has_exact_charges, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_collapses, expect_statistics
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
@@ -83,8 +83,6 @@ def shown_on_its_node(live: Live, group: ControlGroup) -> None:
         need_memory(live, [node], _PAGES * pmd_size(live))
     let_only_pmd_inherit(live)
     live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
-    # else a CPU may be charged for half a huge page ahead
-    charge_tells = CHARGED_AHEAD * live.base_page < pmd_size(live) // 2
     actor = actor_in(live, group)
     before = group.read_number(USED)
     for shared in (False, True):
@@ -100,11 +98,11 @@ def shown_on_its_node(live: Live, group: ControlGroup) -> None:
             with live.about(f"on node {node}, shared: {shared}"):
                 live.expect("bytes in huge pages", memory.length, found)
                 _expect_on_nodes(live, group, {node: 0 if shared else memory.length, other: 0})
-                if charge_tells:
+                if has_exact_charges(live):
                     _expect_charged(live, group, before, _PAGES)
         memory.unmap()
         _expect_on_nodes(live, group, {here: 0, there: 0})
-        if charge_tells:
+        if has_exact_charges(live):
             _expect_charged(live, group, before, 0)
 
 

@@ -11,7 +11,6 @@ from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import MS_SYNC
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -40,7 +39,7 @@ def written_and_written_back(live: Live, file: KnownFile) -> None:
     base, block, whole = live.base_page, block_size(live), file.contents.length
     memory = file.map()
     places = (0, base), (5 * base, 3 * base), (block - base, 2 * base), (whole - base, base), (0, whole)
-    ways: tuple[_Sync, ...] = (_by_fsync, _by_msync, _by_range_twice if _is_on(live, file, "btrfs") else _by_range)
+    ways: tuple[_Sync, ...] = (_by_fsync, _by_msync, _by_range_twice if file.is_on("btrfs") else _by_range)
     for number, ((start, length), sync) in enumerate(product(places, ways)):
         write = partial(file.store, memory) if number % 2 else file.write
         pages = length // base
@@ -98,15 +97,10 @@ def cut_and_written_back(live: Live, file: KnownFile) -> None:
             file.punch(start, length)
             file.actor.call("fsync", file.descriptor)
             counted = _unwritten(live, file)
-            is_known = counted != _NONE and _is_on(live, file, "ext4") and _is_clean(live, file)
+            is_known = counted != _NONE and file.is_on("ext4") and _is_clean(live, file)
             known = {Quirk.HOLE_STAYS_DIRTY: counted} if is_known else None
             live.expect("pages dirty, under writeback then", _NONE, counted, known)
     file.expect("with holes")
-
-
-def _is_on(live: Live, file: KnownFile, file_system: str) -> bool:
-    mount = find_mount(live.host, file.directory)
-    return mount is not None and mount.type == file_system
 
 
 def _is_clean(live: Live, file: KnownFile) -> bool:

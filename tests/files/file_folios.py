@@ -21,7 +21,6 @@ from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.thp_memory import pmd_size
-from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_POPULATE_READ
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -274,8 +273,7 @@ def split(live: Live, file: KnownFile) -> None:
         file.expect_mapped(memory)
         return max(map(len, folios_of_all(live, Memory(live, file.actor, memory.address, pages, live.base_page))))
 
-    mount = find_mount(live.host, file.directory)
-    if mount and mount.type == TMPFS:
+    if file.is_on(TMPFS):
         # what somebody has a hold of is not split
         live.expect("base pages of the largest folio after a split", 1, live.host.last_look(largest, (1).__eq__))
     else:

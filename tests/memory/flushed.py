@@ -181,7 +181,7 @@ def _expect_refused_once(live: Live, make: Callable[[Live], Memory], take: _Way,
 
 
 def _rounds(live: Live) -> range:
-    """Return the rounds of each way: one where huge pages take seconds to clear."""
+    """Return the least rounds of each way: one where huge pages take seconds to clear."""
     return range(1 if live.is_gigantic or pmd_size(live) > _LARGE else _ROUNDS)
 
 

@@ -28,8 +28,6 @@ from hugepage_qa.cases.thp_policy import (
     set_policy,
     some_smaller_sizes,
 )
-from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.tree import size_name
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -105,14 +103,13 @@ def _expect_thp_read(live: Live, way: _MakeWay) -> None:
 def _kinds(live: Live) -> Iterator[tuple[Callable[[Live], Memory], str]]:
     for make in (base_pages, huge_pages, mapped_in_parts):
         yield make, make.__name__
-    for size, _path in some_smaller_sizes(live):
-        yield partial(_of_size, size=size), f"pages of {size >> 10} kB"
+    for size, path in some_smaller_sizes(live):
+        yield partial(_of_size, size=size, policy=f"{path}/enabled"), f"pages of {size >> 10} kB"
 
 
-def _of_size(live: Live, size: int) -> Memory:
+def _of_size(live: Live, size: int, policy: str) -> Memory:
     """Return memory in pages of a smaller size. Raises CannotRun where memory is too fragmented for them."""
     set_policy(live, "madvise", pmd="never")
-    policy = f"{DIRECTORY}/{size_name(size)}/enabled"
     live.set_knob(policy, "always")
     memory = advised(live)
     memory.fill()

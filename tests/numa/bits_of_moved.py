@@ -19,8 +19,8 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, SOFT_DIRTY, Memory
 from hugepage_qa.cases.memory_policy import MOVES, bind, migrate
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
-from hugepage_qa.cases.thp_policy import map_in_parts, set_policy, some_smaller_sizes
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import expect_all_huge, map_in_parts, set_policy, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_name
@@ -60,8 +60,7 @@ class _Kind:
         bind(memory, [node])
         memory.fill()
         if self.advice == MADV_HUGEPAGE:
-            need_blocks(live, memory, node)
-            live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
+            expect_all_huge(live, memory, node=node)
         if self.smaller:
             expect_folio(live, memory, self.smaller, node)
         if self.in_parts:

@@ -32,8 +32,9 @@ from hugepage_qa.cases.memory_policy import (
 )
 from hugepage_qa.cases.pages_of_a_node import expect_left, missing_node, reserve_on_all
 from hugepage_qa.cases.pinned_pages import pipe_with
-from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
+from hugepage_qa.cases.thp_policy import expect_all_huge
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.oracle.page_moves import ListedPage, moves_of
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -122,8 +123,7 @@ def held_pages_of_every_kind(live: Live) -> None:
         memory.fill()
         for page in range(_HELD_OF_A_KIND):
             pipe_with(live, memory.part(page))
-    need_blocks(live, kinds[1], here)
-    live.expect("bytes in huge pages", kinds[1].length, mapped_huge(kinds[1]))
+    expect_all_huge(live, kinds[1], node=here)
     held = len(kinds) * _HELD_OF_A_KIND
     of_kind = [here if page < _HELD_OF_A_KIND else there for page in range(_OF_A_KIND)]
     nodes = len(kinds) * of_kind

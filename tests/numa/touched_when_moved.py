@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -11,7 +10,7 @@ from hugepage_qa.cases.memory_policy import bind, moving, nodes_of
 from hugepage_qa.cases.pages_of_a_node import filled_page_on, need_memory
 from hugepage_qa.cases.process_counters import faults
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
-from hugepage_qa.cases.thp_policy import map_in_parts, set_policy, some_smaller_sizes
+from hugepage_qa.cases.thp_policy import expect_all_huge, map_in_parts, set_policy, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
@@ -96,10 +95,7 @@ def _kinds(live: Live) -> Iterator[tuple[str, Memory]]:
     for shared in (False, True):
         yield f"base pages, shared {shared}", _filled(live, MADV_NOHUGEPAGE, shared=shared)
         memory = _filled(live, MADV_HUGEPAGE, shared=shared)
-        mapped = mapped_huge(memory)
-        if mapped != memory.length:
-            expect_no_shortage(live, memory.size, 1, live.nodes[0])
-        live.expect("bytes mapped by huge pages", memory.length, mapped)
+        expect_all_huge(live, memory, node=live.nodes[0])
         yield f"a huge page, shared {shared}", memory
     memory = _filled(live, MADV_HUGEPAGE)
     map_in_parts(live, memory)

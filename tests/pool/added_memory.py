@@ -18,7 +18,7 @@ from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
 from hugepage_qa.cases.thp_memory import MIN_FREE
 from hugepage_qa.cases.thp_policy import huge_pages, set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.tree import parse_integer
+from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -126,7 +126,7 @@ def _kept_free(live: Live, policy: str | None = None) -> int:
     """Return vm.min_free_kbytes, with a ``policy`` when that was set for all huge pages."""
     if policy:
         live.host.write(f"{DIRECTORY}/enabled", policy)
-    return parse_integer((ObservedTree(live.host).read(MIN_FREE) or "").strip(), MIN_FREE)
+    return read_integer(ObservedTree(live.host), MIN_FREE) or 0
 
 
 class AddedMemory(LiveTest):

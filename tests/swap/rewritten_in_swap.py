@@ -4,8 +4,7 @@ import os
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
-from hugepage_qa.cases.folio_layout import folios_of_all
-from hugepage_qa.cases.fragmentation import expect_no_shortage
+from hugepage_qa.cases.folio_layout import expect_folios
 from hugepage_qa.cases.group_memory import actor_in, leave_memory
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
@@ -103,10 +102,7 @@ def _expect_pages(live: Live, memory: Memory, page: int) -> None:
 
     Raises CannotRun where memory is too fragmented for them.
     """
-    found = sorted({len(folio) * live.base_page for folio in folios_of_all(live, memory)})
-    if found != [page]:
-        expect_no_shortage(live, page, memory.length // page)
-    live.expect("bytes of the pages that it is in", [page], found)
+    expect_folios(live, memory, page)
     live.expect("bytes that a PMD maps", memory.length if page == pmd_size(live) else 0, mapped_huge(memory))
 
 

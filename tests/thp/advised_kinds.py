@@ -2,7 +2,6 @@
 
 import errno
 import mmap
-import os
 from collections.abc import Callable
 from enum import Enum
 from itertools import product
@@ -19,7 +18,7 @@ from hugepage_qa.cases.thp_shared_memory import (
     let_only_pmd_inherit,
     map_file,
     map_start,
-    mount_tmpfs,
+    nameless_file,
     shared_base_pages,
     shared_huge_pages,
 )
@@ -156,7 +155,7 @@ def _expect_as_in_table(live: Live, memory: Memory, kind: Kind, huge: int) -> No
 def _file(live: Live, huge: str) -> tuple[int, Memory]:
     """Return the descriptor and the memory of a filled file of a tmpfs that is gone with its actor."""
     actor = live.actor()
-    file = live.open(actor, mount_tmpfs(live, huge), os.O_RDWR | live.host.uapi.o_tmpfile)
+    file = nameless_file(live, actor, huge)
     memory = map_start(live, actor, file)
     expect_shared(live, memory, huge == "always", f"huge={huge}")
     return file, memory

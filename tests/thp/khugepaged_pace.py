@@ -12,7 +12,6 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages
-from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -57,7 +56,7 @@ def woken_at_once(live: Live) -> None:
 def one_at_a_time(live: Live) -> None:
     put_to_work(live)
     put_to_sleep(live)
-    memory = _many_base_pages(live, _PAGES)
+    memory = base_pages(live, _PAGES)
     with_blocks(live, memory.size, _PAGES)
     start = live.host.clock()
     live.host.write(f"{KHUGEPAGED}/scan_sleep_millisecs", str(_SLEEP_MILLISECONDS))
@@ -98,7 +97,7 @@ def _rounds_until_all_is_made(live: Live, to_scan: int, at_least: int) -> int:
     it does not come to that.
     """
     live.set_knob(f"{KHUGEPAGED}/pages_to_scan", str(to_scan))
-    memory = _many_base_pages(live, _ALL)
+    memory = base_pages(live, _ALL)
     with_blocks(live, memory.size, _ALL)
     path = f"{KHUGEPAGED}/scan_sleep_millisecs"
     minutes = (live.host.read(path) or "").strip()
@@ -117,13 +116,6 @@ def _rounds_until_all_is_made(live: Live, to_scan: int, at_least: int) -> int:
             memory.actor.end()
             return rounds
     return _tell_why_no_more(live, memory)
-
-
-def _many_base_pages(live: Live, pages: int) -> Memory:
-    """Return ``base_pages``. Raises CannotRun where memory is short of them: somebody would be killed."""
-    if read_meminfo(live.host).get("MemAvailable", 0) < 2 * pages * pmd_size(live):
-        raise CannotRun(f"memory is short: no {pages} huge pages and as much again for the machine itself are free")
-    return base_pages(live, pages)
 
 
 def _tell_why_no_more(live: Live, memory: Memory) -> NoReturn:

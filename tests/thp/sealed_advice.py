@@ -11,7 +11,7 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.mapped_memory import Memory, value_or_signal
-from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, need_folios_of, pmd_size
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, need_blocks, need_folios_of_mapping, pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import (
@@ -156,8 +156,7 @@ def _filled(live: Live, actor: Actor, *, shared: bool, huge: bool) -> Memory:
         memory.advise(MADV_HUGEPAGE)
     _fill(live, memory)
     if huge and (found := mapped_huge(memory)) != memory.length:
-        if shared:
-            need_folios_of(live, memory.size)
+        need_folios_of_mapping(live, memory)
         expect_no_node_short(live, memory.size, memory.pages)
         live.fail("bytes in huge pages when filled", memory.length, found)
     return memory

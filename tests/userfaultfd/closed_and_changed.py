@@ -2,7 +2,6 @@
 
 import errno
 import mmap
-import os
 from functools import partial
 from itertools import product
 
@@ -32,7 +31,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, swap_out, swapped
 from hugepage_qa.cases.thp_memory import free_lazily, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages
-from hugepage_qa.cases.thp_shared_memory import map_start, mount_tmpfs
+from hugepage_qa.cases.thp_shared_memory import map_start, nameless_file
 from hugepage_qa.cases.userfaultfd import Feature
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -78,7 +77,7 @@ def collapsed_for_another_mapping(live: Live) -> None:
     size = pmd_size(live)
     for by_child, closed in product((False, True), (size, live.base_page)):
         actor = live.actor()
-        file = live.open(actor, mount_tmpfs(live, "never"), os.O_RDWR | live.host.uapi.o_tmpfile)
+        file = nameless_file(live, actor, "never")
         memory, other = fill(map_start(live, actor, file)), map_start(live, actor, file)
         if by_child:
             other = other.seen_by(actor.fork())
@@ -182,7 +181,7 @@ def private_mapping(live: Live) -> None:
     size = pmd_size(live)
     for huge in ("never", "always"):
         actor = live.actor()
-        file = live.open(actor, mount_tmpfs(live, huge), os.O_RDWR | live.host.uapi.o_tmpfile)
+        file = nameless_file(live, actor, huge)
         shared = fill(map_start(live, actor, file, 2))
         # what is mapped whole is unmapped when it is closed (closing-unmaps-shared)
         address = room_for(actor, 3, size) + live.base_page

@@ -1,6 +1,7 @@
 """Demotion of free pages of a pool (demote, demote_size) to those of another one."""
 
 from hugepage_qa.cases.live import Live
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.sizes import KIB
@@ -20,7 +21,7 @@ def smallest_demote_size(live: Live) -> int:
     hugetlb_init_hstates() takes the next smaller size: arm64 has 64K below 2M. A kernel without transparent huge pages,
     as those with PREEMPT_RT were, has no file that tells the PMD.
     """
-    return read_integer(live.host, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size") or live.mmu.pmd
+    return read_integer(live.host, f"{DIRECTORY}/hpage_pmd_size") or live.mmu.pmd
 
 
 def demote(live: Live, pages: int, node: int | None = None) -> None:

@@ -11,6 +11,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_shared_memory import map_file, mount_tmpfs
+from hugepage_qa.kernel.proc_tables import find_mount
 from hugepage_qa.kernel.uapi import (
     FALLOC_FL_COLLAPSE_RANGE,
     FALLOC_FL_INSERT_RANGE,
@@ -51,6 +52,11 @@ class KnownFile:
     def path(self) -> str:
         """A name by which others can open it."""
         return f"/proc/{self.actor.pid}/fd/{self.descriptor}"
+
+    def is_on(self, file_system: str) -> bool:
+        """Tell whether it is in a file system of that type."""
+        mount = find_mount(self._live.host, self.directory)
+        return mount is not None and mount.type == file_system
 
     def beside(self) -> int:
         """Have its actor make another file without a name there, and return the descriptor. Raises OSError."""

@@ -114,9 +114,14 @@ def expect_all_there(live: Live, memory: Memory) -> None:
     live.expect("bytes that are mapped or in swap", memory.length, found)
 
 
+def has_exact_charges(live: Live) -> bool:
+    """Tell whether no CPU may be charged for base pages that nobody has yet, as many as half a huge page."""
+    return CHARGED_AHEAD * live.base_page < pmd_size(live) // 2
+
+
 def need_exact_charges(live: Live) -> None:
-    """Raise CannotRun where a CPU may be charged for base pages that nobody has yet, as many as half a huge page."""
-    if CHARGED_AHEAD * live.base_page >= pmd_size(live) // 2:
+    """Raise CannotRun where ``has_exact_charges`` says no."""
+    if not has_exact_charges(live):
         raise CannotRun(f"a CPU may be charged for {CHARGED_AHEAD} base pages that nobody has: half a huge page")
 
 

@@ -7,7 +7,14 @@ from itertools import product
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
-from hugepage_qa.cases.thp_memory import keep_min_free, let_nothing_be_balanced, map_aligned, need_blocks, pmd_size
+from hugepage_qa.cases.thp_memory import (
+    keep_min_free,
+    let_nothing_be_balanced,
+    map_aligned,
+    mapped_huge,
+    need_blocks,
+    pmd_size,
+)
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.thp import DIRECTORY
@@ -105,19 +112,15 @@ def fill_in_huge_pages(live: Live, memory: Memory, node: int | None = None) -> N
     need_blocks(live, memory, node)
 
 
-def expect_all_huge(live: Live, memory: Memory, about: str, node: int | None = None) -> None:
-    """Expect all of ``memory``, which is one mapping, to be in anonymous huge pages.
-
-    Raises CannotRun where ``node``, or all, are too fragmented for them.
-    """
-    found = memory.smaps().anon_huge_pages
-    if found != memory.length:
-        expect_no_shortage(live, memory.size, memory.pages, node)
-    live.expect(f"AnonHugePages {about}", memory.length, found)
+def expect_all_huge(live: Live, memory: Memory, about: str = "", node: int | None = None) -> None:
+    """Expect all of ``memory`` to be in huge pages. Raises CannotRun as ``need_blocks`` does."""
+    need_blocks(live, memory, node)
+    live.expect(f"bytes in huge pages {about}".rstrip(), memory.length, mapped_huge(memory))
 
 
 def base_pages(live: Live, pages: int = 1) -> Memory:
-    """Return advised memory that was filled with base pages before it was advised."""
+    """Return advised memory that was filled with base pages before it was advised. Raises CannotRun for want of it."""
+    _need_available(live, pages * pmd_size(live))
     memory = advised(live, pages, MADV_NOHUGEPAGE)
     memory.fill()
     memory.advise(MADV_HUGEPAGE)
@@ -202,10 +205,13 @@ def leave_dirt(live: Live) -> None:
 
 
 def _filled(live: Live, pages: int) -> tuple[Memory, int]:
-    length = pages * pmd_size(live)
-    if length > _LITTLE and (available := read_meminfo(live.host)["MemAvailable"]) < length + _MARGIN:
-        # it would be filled with base pages, until somebody is killed
-        raise CannotRun(f"memory is short: {available >> 20} MiB are available for {length >> 20} MiB of huge pages")
+    _need_available(live, pages * pmd_size(live))
     memory = advised(live, pages)
     memory.fill()
     return memory, memory.smaps().anon_huge_pages
+
+
+def _need_available(live: Live, length: int) -> None:
+    """Raise CannotRun where memory is short of ``length`` bytes: it would be filled until somebody is killed."""
+    if length > _LITTLE and (available := read_meminfo(live.host)["MemAvailable"]) < length + _MARGIN:
+        raise CannotRun(f"memory is short: {available >> 20} MiB are available for {length >> 20} MiB")

@@ -15,6 +15,7 @@ from hugepage_qa.cases.group_memory import USED, actor_in, file_on_a_disk, need_
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.large_folios import block_size
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, zswap_knob
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
@@ -150,7 +151,7 @@ def _make_active(live: Live, group: ControlGroup, memory: Memory, descriptor: in
 
     def read_again() -> int:
         _read(live, memory, descriptor, step)
-        live.compact()
+        drain_lru_batches(live, memory.actor)
         return read_statistics(group)["active_file"]
 
     active = live.host.last_look(read_again, lambda now: now >= memory.length - memory.size // 2, _SECONDS)

@@ -15,6 +15,7 @@ from hugepage_qa.cases.group_memory import file_on_a_disk
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, open_file
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
 from hugepage_qa.cases.swapped import need_swap, parts_out
@@ -226,8 +227,8 @@ def _left(live: Live, memory: Memory, reader: _Reader) -> int:
         memory.advise(MADV_PAGEOUT)
     left = memory.smaps().rss
     if left and reader.may:
-        # another CPU may not have put pages on its lists yet
-        live.compact()
+        # another CPU may have pages in a batch
+        drain_lru_batches(live, memory.actor)
     return left
 
 

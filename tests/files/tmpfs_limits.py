@@ -14,6 +14,7 @@ from hugepage_qa.cases.frames import UNEVICTABLE, flags_of_folios
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
 from hugepage_qa.cases.memory_policy import node_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
@@ -349,7 +350,7 @@ def never_swapped(live: Live) -> None:
             live.expect("whether noswap is shown", True, "noswap" in mounted_options(live, point))
             for _time in range(_TIMES):
                 memory.advise(MADV_PAGEOUT)
-                live.compact()
+                drain_lru_batches(live, actor)
             live.expect("Rss, Swap", (memory.length, 0), (memory.smaps().rss, swapped(memory)))
             found = live.host.last_look(partial(_evictable, live, memory), partial(eq, 0))
             live.expect("huge pages whose first base page is not unevictable", 0, found)
@@ -365,8 +366,7 @@ def never_swapped(live: Live) -> None:
 
 def _evictable(live: Live, memory: Memory) -> int:
     """Return how many pages begin with a folio that is not on the list of what nobody reclaims."""
-    # what each CPU has not put on a list yet it does then; it may move pages, too
-    live.compact()
+    drain_lru_batches(live, memory.actor)
     entries = memory.pagemap(memory.at(page) for page in range(memory.pages))
     # what moves just then has no frame
     frames = {entry & FRAME for entry in entries if entry & PRESENT}

@@ -12,6 +12,7 @@ from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE, kpageflags
 from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, IPC_RMID, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.thp_memory import mapped_huge, need_blocks, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, set_policy, some_smaller_sizes
@@ -103,7 +104,7 @@ def counted(live: Live) -> None:
 
     def settled(act: Callable[[Memory], object], memory: Memory) -> None:
         act(memory)
-        _settle(live)
+        drain_lru_batches(live)
 
     def locked(make: Callable[[Live, int], Memory]) -> Memory:
         memory = make(live, _PAGES)
@@ -111,7 +112,7 @@ def counted(live: Live) -> None:
         return memory
 
     # locked base pages of others may be moved, too
-    expect = partial(expect_change, live, on_others=_settle)
+    expect = partial(expect_change, live, on_others=drain_lru_batches)
     for make in _KINDS:
         rise, fall = {"Mlocked": length}, {"Mlocked": -length}
         if make in _HUGE:
@@ -169,7 +170,7 @@ def _kinds_that_come(live: Live) -> Iterator[tuple[str, int]]:
 def _with_blocks(live: Live, blocks: int, prepare: Callable[[Live, int], Memory], pages: int) -> Memory:
     """Return what ``prepare`` makes, for ``blocks`` huge pages that are to come."""
     # a CPU counts locked pages of who ended as unlocked when it has 31 of them, or is asked to (mm/mlock.c)
-    _settle(live)
+    drain_lru_batches(live)
     with_blocks(live, pmd_size(live), blocks)
     return prepare(live, pages)
 
@@ -278,7 +279,7 @@ def segment_that_is_locked(live: Live) -> None:
         with_blocks(live, size, huge)
         memory.fill()
         expect_mapped_whole(live, memory, huge, f"shmem_enabled={policy}")
-        _settle(live)
+        drain_lru_batches(live, memory.actor)
         _expect_pages(live, "of a segment that is locked", memory, UNEVICTABLE)
         return memory, number
 
@@ -288,7 +289,7 @@ def segment_that_is_locked(live: Live) -> None:
         # there is nothing left for another one
         memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
         # what its CPU has yet to put on a list is rescued when it does (mm/swap.c lru_add())
-        _settle(live)
+        drain_lru_batches(live, memory.actor)
 
     for policy, pages in product(("always", "never"), (1, 2, 3)):
         live.set_knob(f"{DIRECTORY}/shmem_enabled", policy)
@@ -302,11 +303,6 @@ def segment_that_is_locked(live: Live) -> None:
             _expect_pages(live, "of one that was locked and not used", memory, 0)
 
 
-def _settle(live: Live) -> None:
-    """Have each CPU put base pages that it was to make unevictable or evictable on their list."""
-    live.compact()
-
-
 def _expect_pages(live: Live, what: str, memory: Memory, locked: int) -> None:
     """Expect the first, the last and some other base pages of each huge one to have the flags ``locked``, and no more.
 
@@ -318,7 +314,7 @@ def _expect_pages(live: Live, what: str, memory: Memory, locked: int) -> None:
 
     def shown() -> set[str]:
         if not is_huge:
-            _settle(live)
+            drain_lru_batches(live, memory.actor)
         entries = memory.whole_pagemap()
         frames = [entries[page * count + place] & FRAME for page in range(memory.pages) for place in places]
         return {hex(flags & (MLOCKED | UNEVICTABLE)) for flags in kpageflags(live, memory.actor, frames)}
@@ -339,7 +335,7 @@ def _expect_active(live: Live, what: str, memory: Memory) -> None:
         active = memory.numa_maps().counts.get("active")
         if active is not None:
             # of base pages those that somebody has taken off their list, or that no list has yet
-            _settle(live)
+            drain_lru_batches(live, memory.actor)
         return active
 
     found = live.host.last_look(counted, lambda active: active is None)

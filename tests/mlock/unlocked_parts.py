@@ -12,6 +12,7 @@ from hugepage_qa.cases.frames import COMPOUND_TAIL, MLOCKED, UNEVICTABLE, kpagef
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.locked_bytes import expect_locked
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import set_policy, some_smaller_sizes
@@ -99,7 +100,7 @@ def _each_size(live: Live) -> Iterator[int]:
     set_policy(live, "never", pmd="never")
     largest = pmd_size(live)
     # base pages that others have unlocked are counted until their CPU is asked
-    live.compact()
+    drain_lru_batches(live)
     for size, path in (*some_smaller_sizes(live), (largest, f"{DIRECTORY}/{size_name(largest)}")):
         live.set_knob(f"{path}/enabled", "always")
         yield size

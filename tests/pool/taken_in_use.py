@@ -9,6 +9,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.memory_blocks import MOVABLE, MemoryBlock, memory_blocks
 from hugepage_qa.cases.memory_policy import bind
@@ -59,7 +60,7 @@ def full_of_split_pages(live: Live) -> None:
             memory, block = _in_a_block(live, pmd_size(live), partial(_transparent, shared=shared))
             end = memory.address + memory.length
             # what a CPU has not put on the lists yet is not split
-            live.compact()
+            drain_lru_batches(live, memory.actor)
             expect_split(live, f"{memory.actor.pid},{memory.address:#x},{end:#x}", memory.pages)
             live.expect("bytes in huge pages", 0, mapped_huge(memory))
             _expect_taken(live, memory, block)

@@ -10,6 +10,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.group_memory import file_on_a_disk
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import free_lazily, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
@@ -114,7 +115,7 @@ def up_to_what_is_shared(live: Live) -> None:
                 found = memory.smaps().fields["LazyFree"]
                 if found != wanted:
                     # some was passed over, as ``free_lazily`` tells, or is gone already
-                    live.compact()
+                    drain_lru_batches(live, memory.actor)
                     memory.fill_part(0, wanted)
                 return found
 

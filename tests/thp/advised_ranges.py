@@ -11,6 +11,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.swapped import need_swap, swapped
 from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
@@ -110,11 +111,11 @@ def _rows(memory: Memory, page: int) -> tuple[tuple[list[Range], int, int], ...]
 
 
 def _paged_out(live: Live, asked: _Asked, memory: Memory) -> bool:
-    # what somebody else has a hold of is passed over, and what another CPU has not put on its lists (parts_out())
+    # what somebody else has a hold of is passed over, and what another CPU has in a batch (parts_out())
     asked.result([(memory.address, 2 * memory.size)], MADV_PAGEOUT)
     if swapped(memory) == 2 * memory.size:
         return True
-    live.compact()
+    drain_lru_batches(live, memory.actor)
     return False
 
 

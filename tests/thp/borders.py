@@ -12,6 +12,7 @@ from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import mapped_huge, need_blocks, pmd_size, room_for
@@ -262,7 +263,7 @@ def _expect_locked_segment(live: Live, huge: bool, is_filled: bool) -> None:
         actor.call("shmctl", number, SHM_LOCK, 0)
         # it is found to be unevictable when somebody wants to evict it, once each CPU has put it on its lists
         memory.advise(MADV_PAGEOUT)
-        live.compact()
+        drain_lru_batches(live, actor)
         memory.advise(MADV_PAGEOUT)
 
     def unlock() -> None:

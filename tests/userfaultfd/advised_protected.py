@@ -8,6 +8,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import PRESENT, WORD, WRITE_PROTECTED, Memory, runs
 from hugepage_qa.cases.swapped import need_swap, parts_out
 from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
@@ -134,7 +135,7 @@ def _free(live: Live, memory: Memory, start: int, length: int) -> int:
     memory.actor.call("madvise", memory.address + start, length, mmap.MADV_FREE)
     marked = _lazily_free(memory)
     if marked != length:
-        live.compact()
+        drain_lru_batches(live, memory.actor)
     return marked
 
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.loop_devices import attach_loop_device
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.counters import read_meminfo
 from hugepage_qa.kernel.proc_tables import read_mounts, read_swaps
@@ -216,14 +217,13 @@ def parts_out(live: Live, memory: Memory, parts: Sequence[tuple[int, int]], is_o
     """Give MADV_PAGEOUT for ``parts`` of ``memory``, start and length in bytes, and tell whether they are out.
 
     It is to be given again: it passes over pages that somebody else has a hold of in that moment, and over those that
-    another CPU has not put on its lists yet (lru_add_drain() in mm/swap.c is for one CPU), which an idle one may keep
-    for long. To compact has each CPU do so.
+    another CPU has in a batch.
     """
     for start, length in parts:
         memory.actor.call("madvise", memory.address + start, length, MADV_PAGEOUT)
     if is_out():
         return True
-    live.compact()
+    drain_lru_batches(live, memory.actor)
     return False
 
 

@@ -4,6 +4,7 @@ import mmap
 
 from hugepage_qa.cases.fragmentation import expect_no_shortage
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer, size_name
@@ -69,12 +70,12 @@ def free_lazily(live: Live, memory: Memory, pages: int | None = None) -> bool:
     """Give MADV_FREE for the first ``pages``, by default all, and tell whether smaps shows all of them as LazyFree.
 
     It is to be given again: it passes over pages that somebody else has a hold of in that moment, and over those that
-    another CPU has not put on its lists yet, as ``parts_out`` of swapped.py tells.
+    another CPU has in a batch.
     """
     memory.advise(mmap.MADV_FREE, 0, pages)
     if memory.smaps().fields["LazyFree"] == (memory.pages if pages is None else pages) * memory.size:
         return True
-    live.compact()
+    drain_lru_batches(live, memory.actor)
     return False
 
 

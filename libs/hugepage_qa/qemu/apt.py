@@ -67,6 +67,7 @@ class AptRoot:
         self._architecture = architecture
         self._suite = suite
         self._report = report
+        self._missing: list[str] = []
 
     def fetch_kernel(self, package: str) -> Package:
         """Download kernel ``package``: through its Depends down to those that hold image, configuration and modules.
@@ -95,7 +96,10 @@ class AptRoot:
         self._update()
         records = self._records(package)
         if not records:
-            raise InputError(f"no package {package} for {self._architecture} in {self._where()}")
+            # it may be in an index that was missing: the next run fetches them all again
+            self._stamp.unlink(missing_ok=True)
+            later = ", of which an index is missing: try again later" if self._missing else ""
+            raise InputError(f"no package {package} for {self._architecture} in {self._where()}{later}")
         for record in records:
             wanted = parts(record) or [record]
             files = [self._download(part) for part in wanted]
@@ -142,21 +146,25 @@ class AptRoot:
 
     def _update(self) -> None:
         """Fetch the indices. What stays missing after some tries is reported: the other indices still serve."""
-        stamp = self._root / "updated"
-        if stamp.exists() and time.time() - stamp.stat().st_mtime < _FRESH_SECONDS:
+        if self._stamp.exists() and time.time() - self._stamp.stat().st_mtime < _FRESH_SECONDS:
             return
         self._write_configuration()
         self._report(f"fetching package indices ({self._architecture}, {self._where()})")
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_PAUSE)
-            missing = _failures(self._run(["apt-get", "-q", "update"]))
-            if not missing:
+            self._missing = _failures(self._run(["apt-get", "-q", "update"]))
+            if not self._missing:
                 break
-        for failure in missing:
+        for failure in self._missing:
             self._report(f"package index missing: {failure}")
         if any((self._root / "lists").glob("*_Packages*")):
-            stamp.touch()
+            self._stamp.touch()
+
+    @property
+    def _stamp(self) -> Path:
+        """What is touched when indices come."""
+        return self._root / "updated"
 
     def _write_configuration(self) -> None:
         for name in ("state", "lists/partial", "cache/archives/partial", "sources"):

@@ -17,6 +17,7 @@ from hugepage_qa.cases.places import (
     take_addresses,
     take_all_addresses,
 )
+from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_shared_memory import map_file, map_start, nameless_file
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.uapi import MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_NONE
@@ -228,20 +229,21 @@ def protected_pages_of_a_pool(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def protected_pages_of_a_tmpfs(live: Live) -> None:
-    actor = live.actor()
+    # a tmpfs without transparent huge pages refuses huge=always
+    size, actor = pmd_size(live), live.actor()
     file = nameless_file(live, actor, "always")
     whole = map_start(live, actor, file, _PAGES)
     whole.fill()
     place = map_file(live, actor, file, _PAGES).address
-    for kind, size in (
-        (mmap.MAP_SHARED, whole.size),
+    for kind, step in (
+        (mmap.MAP_SHARED, size),
         (mmap.MAP_SHARED, live.base_page),
-        (mmap.MAP_PRIVATE, whole.size),
+        (mmap.MAP_PRIVATE, size),
     ):
-        with live.about(f"{'shared' if kind == mmap.MAP_SHARED else 'private'}, {size} bytes each"):
+        with live.about(f"{'shared' if kind == mmap.MAP_SHARED else 'private'}, {step} bytes each"):
             for changes in _changes():
                 actor.mmap(whole.length, READ_WRITE, kind | MAP_FIXED, file, address=place)
-                _expect_own_places(live, Memory(live, actor, place, _PAGES, size), changes)
+                _expect_own_places(live, Memory(live, actor, place, _PAGES, step), changes)
     whole.expect_filled()
 
 

@@ -136,7 +136,9 @@ class AptRoot:
         for file in downloads.glob(f"{record.package}_*.deb"):
             file.unlink()
         self._report(f"downloading {record.package} {record.version} ({self._architecture})")
-        self._run(["apt-get", "-q", "download", f"{record.package}={record.version}"], downloads)
+        answer = self._run(["apt-get", "-q", "download", f"{record.package}={record.version}"], downloads)
+        for failure in _failures(answer):
+            self._report(failure)
         return next(downloads.glob(f"{record.package}_*.deb"), None)
 
     def _run(self, command: Sequence[str], directory: Path | None = None) -> Completed:
@@ -193,11 +195,11 @@ def _record(stanza: Packages) -> _Record:
     return _Record(stanza.get("Package", ""), stanza.get("Version", ""), tuple(filter(None, depends)))
 
 
-def _failures(update: Completed) -> list[str]:
-    """Return what ``apt-get update`` could not fetch; empty when all is there."""
-    lines = [line for line in update.stderr.splitlines() if re.match(r"[EW]: Failed to fetch", line)]
-    if update.returncode != 0 and not lines:
-        lines = [line for line in update.stderr.splitlines() if line.startswith("E:")][:1] or ["apt-get update failed"]
+def _failures(answer: Completed) -> list[str]:
+    """Return what apt-get could not fetch; empty when all is there."""
+    lines = [line for line in answer.stderr.splitlines() if re.match(r"[EW]: Failed to fetch", line)]
+    if answer.returncode != 0 and not lines:
+        lines = [line for line in answer.stderr.splitlines() if line.startswith("E:")][:1] or ["apt-get failed"]
     return [re.sub(r"\s+", " ", line)[:300] for line in lines]
 
 

@@ -53,7 +53,8 @@ case "$*" in
 *update)
     [ ! -e "$FAKE/offline" ] || { echo "E: Failed to fetch http://archive.example No route" >&2; exit 100; }
     root=$(dirname "$2"); touch "$root/lists/x_Packages" ;;
-*download*) what="${@: -1}"; cp "$FAKE/pool/${what%%=*}_${what#*=}" "${what%%=*}_${what#*=}_any.deb" || exit 100 ;;
+*download*) what="${@: -1}"; cp "$FAKE/pool/${what%%=*}_${what#*=}" "${what%%=*}_${what#*=}_any.deb" && exit
+    echo "E: Failed to fetch $what 404 Not Found" >&2; exit 100 ;;
 esac
 """
 APT_CACHE = 'echo "apt-cache $*" >>"$FAKE/log"; [ -e "$FAKE/offline" ] || cat "$FAKE/index/${@: -1}" 2>/dev/null'
@@ -155,6 +156,7 @@ def test_version_that_cannot_be_fetched_gives_way_to_the_one_before(distribution
     found, said = get(tmp_path / "cache")
     assert found.release == "6.1.0-9-cloud-amd64"
     assert any("6.1.10-1 cannot be fetched" in line for line in said)
+    assert any("404" in line for line in said), "why is told"
 
 
 def test_second_call_asks_nobody(distribution: Distribution, tmp_path: Path) -> None:

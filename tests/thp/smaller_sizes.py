@@ -137,7 +137,7 @@ def split(live: Live) -> None:
     since="6.12",
 )
 def swapped_out(live: Live) -> None:
-    need_swap(live, _PAGES * max(size for size, _path in smaller_sizes(live)))
+    need_swap(live, _PAGES * max(size for size, _path in need_sizes(smaller_sizes(live))))
     for memory in _each_size(live):
         before = _swaps(live, memory)
         swap_out(live, memory, memory.length)

@@ -17,7 +17,7 @@ from hugepage_qa.kernel.log import text_of_record
 from hugepage_qa.machine.backend import MachineKind
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.machine.throwaway_files import PROGRAM_MODE, ThrowawayFiles
-from hugepage_qa.process.actor_link import BLOCKED_BEFORE_SECONDS, ActorGone, Patience, packet
+from hugepage_qa.process.actor_link import BLOCKED_BEFORE_SECONDS, FIRST_REQUEST, ActorGone, Patience, packet
 from hugepage_qa.process.process_table import split_stat, state_and_cpu_seconds
 from hugepage_qa.process.static_program import compilers
 from hugepage_qa.process.text_program_build import Recipe, build_text, built_document, loaded_with
@@ -123,6 +123,7 @@ class ThrowawayMachine:
             # says nothing of the kernel under test
             raise InputError(f"{program} cannot be started in the machine: {error.strerror}") from error
         self._actors[number] = (pid, [])
+        self._request(number, FIRST_REQUEST)
         return number, pid
 
     def _request(self, number: int, text: str) -> tuple[str, tuple[int, int] | None]:

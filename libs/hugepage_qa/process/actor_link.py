@@ -18,6 +18,9 @@ Argument = int | str | bytes
 
 # PACKET in actor.h
 _PACKET = 65536
+#: A request that changes nothing. Until a new program has answered one the kernel may still map it, and commit memory
+#: for it: what execve(2) closes, by which it is seen to begin, it closes before (begin_new_exec() in fs/exec.c).
+FIRST_REQUEST = "call dup -1"
 
 # clearing a page of 16 GiB takes seconds, on an emulated machine a minute; that is time on a CPU, and on a busy machine
 # an actor waits for one many times as long
@@ -110,9 +113,9 @@ class ActorLink:
 
 @contextmanager
 def start_link(program: Path) -> Iterator[ActorLink]:
-    """Start ``program`` (``build.build_actor``) and yield the connection to it; it is killed at the end.
+    """Start ``program`` (``build.build_actor``) and yield the connection to it, as it runs; it is killed at the end.
 
-    Raises InputError when it cannot be started.
+    Raises InputError when it cannot be started, ActorGone or ActorStarved when it gives no answer.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
@@ -120,6 +123,7 @@ def start_link(program: Path) -> Iterator[ActorLink]:
             child = _start(program, theirs)
         link = ActorLink(ours, child.pid)
         try:
+            link.request(FIRST_REQUEST)
             yield link
         finally:
             link.end()

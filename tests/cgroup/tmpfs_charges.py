@@ -7,6 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import read_counters
 from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.fragmentation import expect_no_shortage, with_blocks
+from hugepage_qa.cases.group_memory import need_exact_charges
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse_memory, expect_no_collapse
@@ -71,6 +72,7 @@ def refused(live: Live) -> None:
     since="6.1",
 )
 def collapse_refused(live: Live) -> None:
+    need_exact_charges(live)
     let_only_pmd_inherit(live)
     size, half = pmd_size(live), pmd_size(live) // 2
     point = _mount(live)

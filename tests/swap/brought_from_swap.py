@@ -13,6 +13,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, PATIENT_SCANS, await_khugepaged, await_scans
 from hugepage_qa.cases.khugepaged_work import COLLAPSE_SINCE, beyond_limit, expect_beyond_limit, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pages_in_memory import base_pages_in_memory
@@ -120,7 +121,10 @@ def _expect_brought(live: Live, group: ControlGroup, memory: Memory, there: set[
     def left() -> set[int]:
         memory.advise(MADV_PAGEOUT)
         give_what_is_in_swap(group)
-        return in_memory()
+        if found := in_memory():
+            # what another CPU has in a batch was passed over
+            drain_lru_batches(live, memory.actor)
+        return found
 
     if stays := live.host.last_attempt(left, lambda found: not found):
         if live.host.has_others:

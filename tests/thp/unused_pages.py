@@ -75,7 +75,9 @@ def half_of_it_used(live: Live) -> None:
 
 
 def _need_kept_use(live: Live) -> None:
-    """Raise CannotRun where compaction makes unused what it moves, which may be what was used."""
+    """Raise CannotRun where compaction makes unused what it moves, which may be what was used, or mprotect(2) used."""
+    if live.host.architecture.startswith("ppc"):
+        raise CannotRun("mprotect(2) marks pages as used on powerpc: pte_modify()")
     if not keeps_use_when_split(live):
         raise CannotRun("pages that compaction moves are not used then, whatever they were")
 

@@ -18,12 +18,10 @@ from hugepage_qa.cases.pages_in_memory import base_pages_in_memory, in_memory
 from hugepage_qa.cases.thp_policy import (
     advised,
     base_pages,
-    has_size_policy,
     huge_pages,
     huge_zeroes,
     mapped_in_parts,
-    set_policy,
-    smaller_sizes,
+    smaller_pages,
 )
 from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
@@ -45,23 +43,13 @@ def _zeroes_in_base_pages(live: Live, pages: int) -> Memory:
     return memory
 
 
-def _smaller_pages(live: Live, pages: int) -> Memory:
-    """Return memory in pages of the largest size below that of a PMD, or in base pages where there is none."""
-    set_policy(live, "madvise" if has_size_policy(live) else "never", pmd="never")
-    for _size, path in smaller_sizes(live)[-1:]:
-        live.set_knob(f"{path}/enabled", "always")
-    memory = advised(live, pages)
-    memory.fill()
-    return memory
-
-
 _SHARED = shared_huge_pages, shared_base_pages
 _ZEROES = huge_zeroes, _zeroes_in_base_pages
 _MAKERS: tuple[Callable[[Live, int], Memory], ...] = (
     huge_pages,
     mapped_in_parts,
     base_pages,
-    _smaller_pages,
+    smaller_pages,
     *_ZEROES,
     *_SHARED,
 )

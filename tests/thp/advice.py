@@ -11,10 +11,11 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import OF_NODES, expect_change, read_counters_with_nodes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.swapped import need_swap, parts_out, swapped
 from hugepage_qa.cases.thp_memory import free_lazily, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, mapped_in_parts, smaller_pages
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_DONTNEED_LOCKED, MADV_PAGEOUT, MADV_WIPEONFORK
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -64,6 +65,31 @@ def freed(live: Live) -> None:
     live.expect("words that were written again and changed", 0, memory.wrong(0, memory.size, _NEW_VALUE))
     _expect_kept_or_zero(live, memory, memory.size, memory.size)
     memory.expect_filled(first=2)
+
+
+@ADVICE.case(
+    "MADV_FREE that is given once lets the kernel take all of a range, also where it begins or ends within a huge page,"
+    " mapped whole or in parts, or within a smaller one, and of base pages",
+    f"{FREE}, madvise_free_pte_range(); Documentation/filesystems/proc.rst LazyFree",
+)
+def freed_at_once(live: Live) -> None:
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    ranges = (0, base), (base, size - base), (size // 2, size), (0, size + size // 2), (size - base, size + base)
+    for make, (start, length) in product((huge_pages, mapped_in_parts, smaller_pages, base_pages), ranges):
+
+        def lazy(make: Callable[[Live, int], Memory] = make, start: int = start, length: int = length) -> int:
+            memory = make(live, 2)
+            memory.actor.call("madvise", memory.address + start, length, mmap.MADV_FREE)
+            # a few pages may wait in lists of the CPUs (mm/swap.c lru_lazyfree)
+            drain_lru_batches(live, memory.actor)
+            found = _lazy(memory)
+            memory.actor.end()
+            return found
+
+        with live.about(f"{make.__name__}, {length} bytes from {start} on"):
+            # pages that somebody else has a hold of in that moment are passed over
+            live.expect("LazyFree", length, live.host.last_attempt(lazy, length.__eq__))
 
 
 @ADVICE.case(

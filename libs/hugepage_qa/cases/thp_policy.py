@@ -191,6 +191,16 @@ def map_in_parts(live: Live, memory: Memory) -> None:
         memory.actor.call("mprotect", memory.at(page + 1) - live.base_page, live.base_page, prot)
 
 
+def smaller_pages(live: Live, pages: int = 1) -> Memory:
+    """Return memory in pages of the largest size below that of a PMD, or in base pages where there is none."""
+    set_policy(live, "madvise" if has_size_policy(live) else "never", pmd="never")
+    for _size, path in smaller_sizes(live)[-1:]:
+        live.set_knob(f"{path}/enabled", "always")
+    memory = advised(live, pages)
+    memory.fill()
+    return memory
+
+
 def need_counted_parts(live: Live) -> None:
     """Raise CannotRun where the kernel does not count how often the base pages of a huge page are mapped."""
     if live.kernel_version >= _MAY_NOT_COUNT and live.host.kernel_option("NO_PAGE_MAPCOUNT") is not False:

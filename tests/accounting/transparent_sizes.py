@@ -34,14 +34,15 @@ _VALUE = 77
     since="6.10",
 )
 def each_size_is_counted_for_itself(live: Live) -> None:
-    for size in counted_sizes(live):
+    for size in (*counted_sizes(live), pmd_size(live)):
         allow_only(live, size)
         taken = dict.fromkeys(_read(live), 0)
         taken |= {size_counter(size, "anon_fault_alloc"): 3, size_counter(size, "nr_anon"): 3}
         touch = partial(_touch_where_there_are_blocks, live)
         memory = expect_change(live, taken, partial(_three, live, size), touch, _read)
         live.expect(f"Rss with pages of {size} bytes", 3 * size, memory.smaps().rss)
-        live.expect("AnonHugePages, which is for PMD-sized ones", 0, memory.smaps().anon_huge_pages)
+        huge = memory.length if size == pmd_size(live) else 0
+        live.expect("AnonHugePages, which is for PMD-sized ones", huge, memory.smaps().anon_huge_pages)
         given = {
             size_counter(size, "anon_fault_alloc"): 0,
             size_counter(size, "nr_anon"): -3,

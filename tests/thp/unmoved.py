@@ -12,7 +12,7 @@ from hugepage_qa.cases.held_and_moved import counted_moves
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.pinned_pages import pipe_with
+from hugepage_qa.cases.pinned_pages import Pin, pipe_with
 from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
@@ -25,6 +25,7 @@ COUNTED = "Documentation/mm/page_migration.rst Monitoring Migration; mm/migrate.
 #: more than the pages of which one is held
 _PAGES = 2
 _Move = Callable[[Live, int, bool, Memory], object]
+_Hold = Callable[[Live, Memory], object]
 
 
 @UNMOVED.case(
@@ -35,6 +36,26 @@ _Move = Callable[[Live, int, bool, Memory], object]
     nodes=2,
 )
 def held(live: Live) -> None:
+    _expect_to_stay(live, pipe_with)
+
+
+@UNMOVED.case(
+    "a page that is pinned, and therefore stays mapped, stays on its node, and counts as one that could not be moved, a"
+    " huge one also with all its base pages; those beside it move, and count as moved",
+    f"io_uring_register(2) IORING_REGISTER_BUFFERS; move_pages(2); mbind(2) EIO; {COUNTED}, migrate_folio_unmap()",
+    since="6.1",
+    nodes=2,
+)
+def pinned(live: Live) -> None:
+    _expect_to_stay(live, _pin)
+
+
+def _pin(live: Live, memory: Memory) -> None:
+    Pin(live, memory).hold()
+
+
+def _expect_to_stay(live: Live, hold: _Hold) -> None:
+    """Expect of huge pages and of base pages the first one, which somebody has a ``hold`` of, to stay, alone."""
     old, new = live.nodes[:2]
     size, base = pmd_size(live), live.base_page
     need_memory(live, (old, new), 2 * _PAGES * size)
@@ -51,7 +72,7 @@ def held(live: Live) -> None:
                 answers.append(move(live, new, huge, memory))
 
             with live.about(f"huge: {huge}, {move.__name__[1:]}"):
-                memory = expect_change(live, counted, partial(_held, live, old, huge), act)
+                memory = expect_change(live, counted, partial(_held, live, old, huge, hold), act)
                 # of the attempt that counts: the first page that compaction has a hold of ends move_pages(2)
                 wanted = (1, (moved + 1) * [None]) if move is _move else errno.EIO
                 live.expect("what is told of the move", wanted, answers[-1])
@@ -61,15 +82,15 @@ def held(live: Live) -> None:
                 memory.expect_filled()
 
 
-def _held(live: Live, node: int, huge: bool) -> Memory:
-    """Return memory on ``node``, in huge pages or in base pages, of which the first one is in a pipe."""
+def _held(live: Live, node: int, huge: bool, hold: _Hold) -> Memory:
+    """Return memory on ``node``, in huge pages or in base pages, of which somebody has a ``hold`` of the first one."""
     actor = live.actor()
     memory_policy.set_policy(actor, memory_policy.Mode.BIND, [node])
     memory = advised(live, _PAGES, MADV_HUGEPAGE if huge else MADV_NOHUGEPAGE, actor=actor)
     memory.fill()
     if huge:
         need_blocks(live, memory, node)
-    pipe_with(live, memory)
+    hold(live, memory)
     return memory
 
 

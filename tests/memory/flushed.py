@@ -23,15 +23,16 @@ from hugepage_qa.version import KernelVersion
 FLUSHED = Area("memory/flushed", sizes=Sizes.ONCE)
 
 AT_ONCE = (
-    "who writes memory gets SIGSEGV as soon as the call has returned that moves, unmaps or protects it, in the same"
-    " thread or in another one, and writes nothing; what a thread writes when memory was forked, the child does not see"
+    "who writes memory, its first base page or its last one, gets SIGSEGV as soon as the call has returned that moves,"
+    " unmaps or protects it, in the same thread or in another one, and writes nothing; what a thread writes when memory"
+    " was forked, the child does not see"
 )
 CALLS = (
     "mremap(2); munmap(2); mprotect(2); fork(2); Documentation/core-api/cachetlb.rst; mm/mremap.c move_page_tables();"
     " mm/mprotect.c change_protection(); kernel/fork.c dup_mmap()"
 )
-#: a processor may have forgotten the page by chance
-_ROUNDS = 3
+#: a processor may have forgotten the page by chance; half of them are for the last base page
+_ROUNDS = 4
 #: a thread may have to wait for a CPU as long as it is looked at
 _MOST_ROUNDS = 10
 _SECONDS = 0.02
@@ -155,26 +156,29 @@ def _expect_refused(live: Live, make: Callable[[Live], Memory], ways: Sequence[_
             # a thread may have been stopped before it stored once more
             if number not in _rounds(live) and Came.SIGSEGV in came:
                 break
-            came |= _expect_refused_once(live, make, take, by)
+            came |= _expect_refused_once(live, make, take, by, at_the_end=bool(number % 2))
         live.expect(f"whether stores of a thread end in SIGSEGV when it was {by}", True, Came.SIGSEGV in came)
 
 
-def _expect_refused_once(live: Live, make: Callable[[Live], Memory], take: _Way, by: str) -> Came:
-    """Do so once, and return what came of the other thread."""
+def _expect_refused_once(live: Live, make: Callable[[Live], Memory], take: _Way, by: str, *, at_the_end: bool) -> Came:
+    """Do so once, at the start of memory or in its last base page, and return what came of the other thread."""
     memory = make(live)
+    offset = _offset(live, memory, at_the_end=at_the_end)
     name, arguments, seen = take(live, memory)
-    live.expect(f"a store after it was {by}", Came.SIGSEGV, memory.actor.late_store(name, *arguments))
+    about = f"when it was {by}, {offset} bytes behind its start"
+    live.expect(f"a store {about}", Came.SIGSEGV, memory.actor.late_store(offset, name, *arguments))
     if seen:
-        live.expect(f"what is there when it was {by}", _STORED, seen.read())
+        live.expect(f"what is there {about}", _STORED, seen.actor.read(seen.address + offset))
     memory.actor.end()
 
     memory = make(live)
-    _have_written(live, memory)
+    _have_written(live, memory, offset)
     name, arguments, seen = take(live, memory)
     memory.actor.call(name, *arguments)
-    found = seen.read() if seen else 0
+    found = seen.actor.read(seen.address + offset) if seen else 0
     live.host.pause(_SECONDS)
-    live.expect(f"whether a thread still writes what was {by}", False, bool(seen and seen.read() != found))
+    writes = seen is not None and seen.actor.read(seen.address + offset) != found
+    live.expect(f"whether a thread still writes {about}", False, writes)
     (thread,) = memory.actor.threads.stop(0)
     memory.actor.end()
     return thread.came
@@ -187,23 +191,30 @@ def _rounds(live: Live) -> range:
 
 def _expect_unseen(live: Live, make: Callable[[Live], Memory]) -> None:
     """Expect a child not to see what a thread of its parent writes on and on."""
-    for _round in _rounds(live):
+    for number in _rounds(live):
         memory = make(live)
-        _have_written(live, memory)
+        offset = _offset(live, memory, at_the_end=bool(number % 2))
+        _have_written(live, memory, offset)
         child = memory.fork()
-        found = child.read()
+        place = child.address + offset
+        found = child.actor.read(place)
         live.host.pause(_SECONDS)
-        live.expect("whether a child sees what its parent writes", False, child.read() != found)
+        live.expect(f"whether a child sees what its parent writes at {offset}", False, child.actor.read(place) != found)
         (thread,) = memory.actor.threads.stop(0)
         live.expect("what came of the stores of the parent", Came.DONE, thread.came)
         memory.actor.end()
 
 
-def _have_written(live: Live, memory: Memory) -> None:
-    """Start a thread that writes the first word of ``memory`` on and on."""
-    memory.touch(value=_TOUCHED)
-    memory.actor.threads.use(memory.address, memory.size, memory.size)
-    live.host.wait_until(lambda: memory.read() != _TOUCHED)
+def _offset(live: Live, memory: Memory, *, at_the_end: bool) -> int:
+    return memory.length - live.base_page if at_the_end else 0
+
+
+def _have_written(live: Live, memory: Memory, offset: int) -> None:
+    """Start a thread that writes the word that is ``offset`` bytes behind the start of ``memory`` on and on."""
+    place = memory.address + offset
+    memory.actor.write(place, _TOUCHED)
+    memory.actor.threads.use(place, live.base_page, live.base_page)
+    live.host.wait_until(lambda: memory.actor.read(place) != _TOUCHED)
 
 
 class Flushed(LiveTest):

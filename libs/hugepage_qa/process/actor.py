@@ -17,6 +17,8 @@ from hugepage_qa.process.actor_threads import ActorThreads, Came
 _WORD = 1 << 64
 #: bytes of a set of signals
 _SIGNALS = 8
+#: of a call that a store comes right after: one less than those of a request
+_LATE_STORE_ARGUMENTS = 5
 _ITIMER_REAL = 0
 _ITIMER_PROF = 2
 #: bytes of what is stored and looked at
@@ -103,12 +105,14 @@ class Actor:
         words = self._ask("call", name, *(encode(argument) for argument in arguments))
         return int(words[0]), _buffers(words[1:])
 
-    def late_store(self, name: str, *arguments: Argument) -> Came:
-        """Store 1 at the first argument, make the system call ``name``, and store 2 there again before anything else.
+    def late_store(self, offset: int, name: str, *arguments: int) -> Came:
+        """Store 1, make the system call ``name``, and store 2 at the same place again before anything else.
 
-        Returned is what came of that. Raises Refused as ``call`` does, and EFAULT where nothing can be stored before.
+        That is ``offset`` bytes behind the first of five ``arguments`` at most. Returned is what came of the last
+        store. Raises Refused as ``call`` does, and EFAULT where nothing can be stored before.
         """
-        return Came(int(self._ask("late-store", name, *(encode(argument) for argument in arguments))[0]))
+        none = [0] * (_LATE_STORE_ARGUMENTS - len(arguments))
+        return Came(int(self._ask("late-store", name, *arguments, *none, offset)[0]))
 
     def soft_dirty(self, address: int, rounds: int, clear_refs: int, pagemap: int) -> tuple[int, int]:
         """Store at ``address`` right before and right after what was written is forgotten, and as often only before.

@@ -7,8 +7,9 @@
  *
  *   calls.c
  *     call NAME ARGUMENT...              a system call of its table
- *     late-store NAME ADDRESS...         store at the address, the first argument, make the call, and store there again
- *                                        before anything else; the value is what came of that: enum came
+ *     late-store NAME ARGUMENT... OFFSET  store OFFSET bytes behind the address that is the first of five arguments,
+ *                                        make the call with them, and store there again before anything else; the
+ *                                        value is what came of that: enum came
  *     soft-dirty ADDRESS ROUNDS CLEAR_REFS PAGEMAP
  *                                        so many times store at the address, have what was written forgotten by a
  *                                        descriptor of clear_refs, store there again before anything else, and look

@@ -106,10 +106,12 @@ void answer_call(void)
 		answer_value(value);
 }
 
+enum { LATE_STORE_ARGUMENTS = ARGUMENTS - 1 };
+
 /* The processor knows where the page is when the call is made. */
 void answer_late_store(void)
 {
-	volatile uint64_t *word = word_at(arguments[0]);
+	volatile uint64_t *word = word_at(arguments[0] + arguments[LATE_STORE_ARGUMENTS]);
 
 	if (store(word, 1) != DONE)
 		return answer_error(EFAULT);

@@ -8,6 +8,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import (
+    MOVE,
     MOVE_ALL,
     Mode,
     give_policy,
@@ -103,6 +104,10 @@ def _expect_to_follow(live: Live, memory: Memory, expect_also: Callable[[], None
                 # somebody may have a hold of it for a moment
                 found = live.host.last_attempt(partial(_moved, memory, here, give), (here, node).__eq__)
                 live.expect("nodes before and after", (here, node), found)
+                for flags in (MOVE, MOVE_ALL) if here in nodes and not of_process else ():
+                    give = partial(give_policy, memory, mode, nodes, flags)
+                    moves = live.host.last_attempt(partial(_moves, memory, give), (False).__eq__)
+                    live.expect(f"whether it moves from where it may be, flags {flags}", False, moves)
                 memory.expect_filled()
                 expect_also()
             set_policy(actor, Mode.DEFAULT, [])
@@ -114,6 +119,13 @@ def _moved(memory: Memory, here: int, give: Callable[[], None]) -> tuple[int, in
     before = move_page(memory, 0, here, MOVE_ALL)
     give()
     return before, node_of(memory)
+
+
+def _moves(memory: Memory, give: Callable[[], None]) -> bool:
+    """Tell whether the page of ``memory`` is in another place, of whichever node, once its policy is given."""
+    frame = memory.frame()
+    give()
+    return memory.frame() != frame
 
 
 def _policies(live: Live, here: int, there: int, near: int) -> Iterator[tuple[Mode, Sequence[int], int]]:

@@ -14,14 +14,31 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.memory_policy import moving
+from hugepage_qa.cases.process_counters import process_status, tells_resident
 from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page, use_while_it_moves
 from hugepage_qa.cases.read_from_outside import word_read_by
 from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
-from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, need_sizes, set_policy, some_smaller_sizes
-from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, mount_tmpfs
+from hugepage_qa.cases.thp_policy import (
+    advised,
+    base_pages,
+    huge_pages,
+    need_sizes,
+    set_policy,
+    smaller_pages,
+    some_smaller_sizes,
+)
+from hugepage_qa.cases.thp_shared_memory import (
+    filled_file,
+    let_only_pmd_inherit,
+    mount_tmpfs,
+    shared_base_pages,
+    shared_huge_pages,
+)
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.counters import read_vmstat, vmstat_delta
+from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import (
@@ -29,11 +46,14 @@ from hugepage_qa.kernel.uapi import (
     FALLOC_FL_PUNCH_HOLE,
     MADV_COLLAPSE,
     MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    MADV_POPULATE_WRITE,
 )
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor_threads import Action
 from hugepage_qa.sizes import MIB
+from hugepage_qa.version import KernelVersion
 
 RACING = Area("thp/racing", sizes=Sizes.ONCE)
 
@@ -47,6 +67,10 @@ _ROUNDS, _FORCED_ROUNDS = 4, 16
 #: each base page of it may be the first of a new huge page, which is zeroed as a whole: of 512 MiB on some machines
 _FORCED_LENGTH = 2 * MIB
 _NEW_VALUE = 77
+#: pages that are given back while they move
+_GIVEN_BACK = 4
+#: f1a7941243c1
+_COUNTED_BY_CPUS = KernelVersion(6, 2)
 
 
 @RACING.case(
@@ -87,6 +111,50 @@ def used_while_they_move(live: Live) -> None:
     use_while_it_moves(live, memory)
     moved = vmstat_delta(before, read_vmstat(ObservedTree(live.host)))["thp_migration_success"]
     live.expect("thp_migration_success rose", True, moved > 0)
+
+
+@RACING.case(
+    "of memory that is given back and comes again while it moves from node to node nothing is left in RssAnon, nor in"
+    " RssFile and RssShmem, when it is unmapped, by smaps of what else there is: huge pages, smaller ones, base pages,"
+    " and such as are shared",
+    "Documentation/filesystems/proc.rst RssAnon, RssFile, RssShmem; move_pages(2); mm/huge_memory.c zap_huge_pmd();"
+    " mm/memory.c zap_nonpresent_ptes()",
+    since="5.14",  # MADV_POPULATE_WRITE
+    nodes=2,
+)
+def given_back_while_it_moves(live: Live) -> None:
+    let_nobody_else_act(live)
+    two_nodes_with_room(live, 2 * _GIVEN_BACK)
+    for make in (huge_pages, smaller_pages, base_pages, shared_huge_pages, shared_base_pages):
+        memory = make(live, _GIVEN_BACK)
+        if make is base_pages:
+            memory.advise(MADV_NOHUGEPAGE)
+        with live.about(make.__name__):
+            with at_once(live, memory.actor) as threads:
+                for node in live.nodes[:2]:
+                    threads.attempt("move_pages", *moving(memory, node))
+                for advice in (mmap.MADV_DONTNEED, MADV_POPULATE_WRITE):
+                    threads.attempt("madvise", memory.address, memory.length, advice)
+            memory.unmap()
+            _expect_nothing_left(live, memory)
+        memory.actor.end()
+
+
+def _expect_nothing_left(live: Live, memory: Memory) -> None:
+    """Expect what the process is told to have resident to be what smaps has of it, in halves of a huge page."""
+    unit = memory.size // 2
+    if not tells_resident(live, unit):
+        return
+    told = process_status(live, memory.actor).sizes
+    mappings = read_smaps(ObservedTree(live.host), memory.actor.pid) or ()
+    anonymous = sum(mapping.fields["Anonymous"] for mapping in mappings)
+    others = sum(mapping.rss for mapping in mappings) - anonymous
+    of_files = round((told["RssFile"] + told["RssShmem"] - others) / unit)
+    if live.kernel_version < _COUNTED_BY_CPUS:
+        # a thread keeps to itself what it mapped around 64 faults (mm/memory.c check_sync_rss_stat())
+        of_files = max(0, of_files)
+    what = f"RssAnon, and RssFile and RssShmem, beyond those of smaps, in {unit >> 10} KiB"
+    live.expect(what, (0, 0), (round((told["RssAnon"] - anonymous) / unit), of_files))
 
 
 @RACING.case(

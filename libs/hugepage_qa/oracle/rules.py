@@ -65,6 +65,12 @@ TOTAL_IS_THERE = Rule(
     "MemTotal of the machine and of a node is no more than the memory that lies there",
     "Documentation/filesystems/proc.rst MemTotal; mm/page_alloc.c adjust_managed_page_count()",
 )
+TOTAL_COMES_BACK = Rule(
+    "total-comes-back",
+    "with kernelcore= or movablecore= MemTotal of the machine and of a node lacks less than a gigantic page, whether"
+    " boot has such pages or gives them back, since they lie in two zones",
+    "Documentation/filesystems/proc.rst MemTotal; mm/hugetlb.c hugetlb_free_cross_zone_pages()",
+)
 
 # --- how many pages --------------------------------------------------------------------------------------------------
 POOL_SIZE = Rule(

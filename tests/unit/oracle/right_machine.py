@@ -20,7 +20,7 @@ def right_observations(prediction: Prediction) -> dict[str, Value]:
             case Exactly(value=value):
                 found[expectation.subject] = value
             case Between(low=low):
-                found[expectation.subject] = low
+                found[expectation.subject] = max(low, int(found.get(expectation.subject, low)))
             case OneOf(values=allowed):
                 found[expectation.subject] = allowed[0]
             case SumOf(terms=terms):
@@ -32,7 +32,10 @@ def right_observations(prediction: Prediction) -> dict[str, Value]:
     for subject, terms in sums:
         found.setdefault(subject, sum(int(found.get(term, 0)) * weight for term, weight in terms))
     for subject, terms in least:
-        found[subject] = sum(int(found.setdefault(term, 0)) * weight for term, weight in terms)
+        total = sum(int(found.setdefault(term, 0)) * weight for term, weight in terms)
+        found[subject] = max(total, int(found.get(subject, 0)))
+        # what is more than that is free, which counts once
+        found[terms[0][0]] = int(found[terms[0][0]]) + int(found[subject]) - total
     return found
 
 

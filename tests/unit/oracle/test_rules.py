@@ -54,6 +54,7 @@ SCENARIOS: dict[str, tuple[str, dict[str, str]]] = {
     "over-ask": ("hugepagesz=1G hugepages=40", {}),
     "cma": ("hugetlb_cma=1G hugepagesz=1G hugepages=2", {"memory": "8G"}),
     "movable-zone": ("kernelcore=1280M movablecore=1G", {"memory": "1G,1G"}),
+    "zones-meet": ("movablecore=2560M hugepagesz=1G hugepages=1:4", {"memory": "6G,6G", "version": "7.3"}),
     "cma-used": ("hugetlb_cma=2G default_hugepagesz=1G sysctl.vm.nr_hugepages=2", {"memory": "8G"}),
     "cma-only": (
         "hugetlb_cma=2G hugetlb_cma_only=1 hugetlb_cma_only=x hugepagesz=1G hugepages=3",

@@ -12,6 +12,7 @@ from hugepage_qa.oracle.boot.hugetlb_parameters import (
     is_count_everywhere,
     plan_hugetlb,
 )
+from hugepage_qa.oracle.boot.movable_zone import has_movable_words
 from hugepage_qa.oracle.boot.set_before_init import expect_set_before_init, is_set_before_init
 from hugepage_qa.oracle.prediction import (
     Absent,
@@ -49,6 +50,7 @@ from hugepage_qa.oracle.rules import (
     POOL_EXISTS,
     POOL_SIZE,
     POOL_UNASKED,
+    TOTAL_COMES_BACK,
     TOTAL_HAS_POOLS,
     TOTAL_IS_THERE,
     Rule,
@@ -58,6 +60,11 @@ from hugepage_qa.version import KernelVersion
 
 #: a system with less left than this may panic for want of memory before it reaches its init
 _ROOM_TO_BOOT = 192 * MIB
+#: the kernel keeps this share of the memory for itself at most, struct pages twice, and so much besides: less than GIB
+_SHARE_OF_KERNEL, _KEPT_BY_KERNEL = 32, 256 * MIB
+_RESERVING = ("crashkernel", "memmap", "reserve_mem", "page_owner", "swiotlb")
+_SHADOWS = ("KASAN", "KMSAN")
+_GIVEN_BACK = "HugeTLB: freed 1 cross-zone hugepages of size "
 #: numbers of an unsigned long: what falls below 0 wraps to the last of them
 _UNSIGNED_LONG = 1 << 64
 #: hugetlb_register_all_nodes() walks over all nodes that are online, before over those with memory
@@ -90,6 +97,7 @@ def expect_pools(draft: Draft) -> None:
         cma=draft.cma.nodes,
         cma_only=cma_only,
         threads=_threads(draft),
+        zones_meet=has_movable_words(draft),
         quirks=draft.follow,
     )
     draft.quirks |= reservation.quirks
@@ -106,6 +114,8 @@ def expect_pools(draft: Draft) -> None:
         _expect_consistency(draft, size)
         _expect_freeable(draft, size)
     _expect_total(draft)
+    if has_movable_words(draft):
+        draft.tolerate(_GIVEN_BACK)
     _expect_default(draft, plan.default)
     _expect_vm_nr_hugepages(draft, plan.default, plan, reservation)
     _expect_threads(draft, plan)
@@ -185,6 +195,15 @@ def _expect_total_of(draft: Draft, node: int | None, present: int) -> None:
     draft.expect(f"{meminfo}/MemTotal", AtLeast(SumOf(((f"{meminfo}/MemFree", 1), *pools))), TOTAL_HAS_POOLS)
     if present:
         draft.expect(f"{meminfo}/MemTotal", Between(0, present), TOTAL_IS_THERE)
+    least = present - present // _SHARE_OF_KERNEL - _KEPT_BY_KERNEL
+    if least > 0 and has_movable_words(draft) and not _keeps_more(draft):
+        draft.expect(f"{meminfo}/MemTotal", Between(least, present), TOTAL_COMES_BACK)
+
+
+def _keeps_more(draft: Draft) -> bool:
+    """Tell whether boot keeps memory for other reasons, or may: words that reserve it, and shadows of memory."""
+    machine = draft.machine
+    return any(draft.values(name) for name in _RESERVING) or any(machine.is_configured(name) for name in _SHADOWS)
 
 
 def _expect_consistency(draft: Draft, size: int) -> None:

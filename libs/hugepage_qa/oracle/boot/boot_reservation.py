@@ -78,14 +78,16 @@ def reserve(
     cma: Mapping[int, int] | None = None,
     cma_only: bool = False,
     threads: int | None = None,
+    zones_meet: bool = False,
     quirks: frozenset[Quirk] = frozenset(),
 ) -> Reservation:
     """Return the pools that ``allocations``, made in this order, leave on ``machine``.
 
     ``cma`` is the bytes that hugetlb_cma= took of each node before: gigantic allocations fall away, or are made from
-    these areas with ``cma_only``. ``threads`` is hugepage_alloc_threads=.
+    these areas with ``cma_only``. ``threads`` is hugepage_alloc_threads=. With ``zones_meet`` movable memory begins
+    somewhere within a node: the gigantic page that lies there may be given back.
     """
-    return _Memory(machine, cma or {}, cma_only, threads, quirks).reserve(allocations)
+    return _Memory(machine, cma or {}, cma_only, threads, zones_meet, quirks).reserve(allocations)
 
 
 def gigantic_room(node: Node, size: int, machine: Machine, taken: Bounds | None = None) -> Bounds:
@@ -120,6 +122,7 @@ class _Memory:
         cma: Mapping[int, int],
         cma_only: bool,
         threads: int | None,
+        zones_meet: bool,
         quirks: frozenset[Quirk],
     ) -> None:
         self._machine = machine
@@ -127,6 +130,7 @@ class _Memory:
         self._cma_left = dict(cma)
         self._cma_only = cma_only
         self._threads = threads
+        self._zones_meet = zones_meet
         self._follow = quirks
         self._relevant: set[Quirk] = set()
         self._taken: dict[int, Bounds] = {node.number: Bounds(0, 0) for node in machine.nodes}  # bytes
@@ -249,6 +253,10 @@ class _Memory:
 
     def _take(self, size: int, nodes: Mapping[int, Bounds], total: Bounds) -> None:
         pool = self._pools[size]
+        if self._zones_meet and self._machine.mmu.is_gigantic(size):
+            # of each node one may be given back, and none is taken for it (hugetlb_bootmem_page_zones_valid(), 6.15)
+            total = Bounds(max(0, total.low - len(nodes)), total.high)
+            nodes = {number: Bounds(max(0, pages.low - 1), pages.high) for number, pages in nodes.items()}
         pool.total.add(total)
         for number, pages in nodes.items():
             pool.nodes[number].add(pages)

@@ -17,14 +17,23 @@ _PERCENT = re.compile(r"(?P<number>0[xX][0-9a-fA-F]+|[0-9]+)%")
 _ZONE_BORDER, _ZONE_BORDER_OF_S390 = 4 * GIB, 2 * GIB
 
 
+def has_movable_words(draft: Draft) -> bool:
+    """Tell whether a zone of movable memory begins somewhere within the nodes."""
+    return any(_given(draft).values())
+
+
+def _given(draft: Draft) -> dict[str, list[str]]:
+    return {
+        name: [value for value in draft.values(name) if value is not None] for name in ("kernelcore", "movablecore")
+    }
+
+
 def expect_movable_zone(draft: Draft) -> None:
     """Add what follows from kernelcore= and movablecore=: the rest of the former, and of the latter what that leaves.
 
     Each node rounds where its movable memory begins up to the largest block of the buddy allocator.
     """
-    given = {
-        name: [value for value in draft.values(name) if value is not None] for name in ("kernelcore", "movablecore")
-    }
+    given = _given(draft)
     if not any(given.values()):
         return
     if draft.values("movable_node") or "mirror" in given["kernelcore"]:

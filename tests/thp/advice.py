@@ -77,19 +77,24 @@ def freed_at_once(live: Live) -> None:
     size, base = pmd_size(live), live.base_page
     ranges = (0, base), (base, size - base), (size // 2, size), (0, size + size // 2), (size - base, size + base)
     for make, (start, length) in product((huge_pages, mapped_in_parts, smaller_pages, base_pages), ranges):
+        # those that it does not cut stay what they are
+        cut = {edge // size for edge in (start, start + length) if edge % size}
+        expected = length, (2 - len(cut)) * size if make is huge_pages else 0
 
-        def lazy(make: Callable[[Live, int], Memory] = make, start: int = start, length: int = length) -> int:
+        def lazy(
+            make: Callable[[Live, int], Memory] = make, start: int = start, length: int = length
+        ) -> tuple[int, int]:
             memory = make(live, 2)
             memory.actor.call("madvise", memory.address + start, length, mmap.MADV_FREE)
             # a few pages may wait in lists of the CPUs (mm/swap.c lru_lazyfree)
             drain_lru_batches(live, memory.actor)
-            found = _lazy(memory)
+            found = memory.smaps()
             memory.actor.end()
-            return found
+            return found.fields["LazyFree"], found.anon_huge_pages
 
         with live.about(f"{make.__name__}, {length} bytes from {start} on"):
             # pages that somebody else has a hold of in that moment are passed over
-            live.expect("LazyFree", length, live.host.last_attempt(lazy, length.__eq__))
+            live.expect("LazyFree, AnonHugePages", expected, live.host.last_attempt(lazy, expected.__eq__))
 
 
 @ADVICE.case(

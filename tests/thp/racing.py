@@ -154,6 +154,7 @@ def _expect_nothing_left(live: Live, memory: Memory) -> None:
         # a thread keeps to itself what it mapped around 64 faults (mm/memory.c check_sync_rss_stat())
         of_files = max(0, of_files)
     what = f"RssAnon, and RssFile and RssShmem, beyond those of smaps, in {unit >> 10} KiB"
+    live.expect("AnonHugePages when all huge pages are unmapped", 0, sum(one.anon_huge_pages for one in mappings))
     live.expect(what, (0, 0), (round((told["RssAnon"] - anonymous) / unit), of_files))
 
 

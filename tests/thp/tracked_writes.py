@@ -1,0 +1,123 @@
+"""What is written since clear_refs was is soft-dirty, whatever became of the memory between: no write goes untold."""
+
+import mmap
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import clear_refs, need_soft_dirty, soft_dirty_pages, while_nothing_moves
+from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import Memory, runs
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import filled_file, mount_tmpfs, shared_base_pages, shared_huge_pages
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.kernel.uapi import PROT_NONE
+from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.version import KernelVersion
+
+TRACKED_WRITES = Area("thp/tracked-writes", sizes=Sizes.ONCE)
+
+SOFT = "Documentation/admin-guide/mm/soft-dirty.rst"
+_NEW_VALUE = 77
+
+#: is done to memory after clear_refs was written
+Way = Callable[[Live, Memory], None]
+
+
+def _nothing(_live: Live, _memory: Memory) -> None:
+    """Leave it as it is."""
+
+
+def _read_alone_and_back(_live: Live, memory: Memory) -> None:
+    for prot in (mmap.PROT_READ, READ_WRITE):
+        memory.protect(prot)
+
+
+def _closed_and_back(_live: Live, memory: Memory) -> None:
+    for prot in (PROT_NONE, READ_WRITE):
+        memory.protect(prot)
+
+
+def _given_back_and_read(live: Live, memory: Memory) -> None:
+    memory.advise(mmap.MADV_DONTNEED)
+    memory.nonzero(0, memory.length, live.base_page)
+
+
+def _given_back(_live: Live, memory: Memory) -> None:
+    memory.advise(mmap.MADV_DONTNEED)
+
+
+def _with_a_child_for_a_time(_live: Live, memory: Memory) -> None:
+    memory.fork().actor.end()
+
+
+def _write_protected_and_no_more(_live: Live, memory: Memory) -> None:
+    fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM)
+    for on in (True, False):
+        fault.write_protect(on=on, length=memory.length)
+
+
+def _cleared_again(live: Live, memory: Memory) -> None:
+    clear_refs(live, memory)
+
+
+_WAYS: tuple[Way, ...] = (
+    _nothing,
+    _read_alone_and_back,
+    _closed_and_back,
+    _given_back,
+    _given_back_and_read,
+    _with_a_child_for_a_time,
+    _write_protected_and_no_more,
+    _cleared_again,
+)
+#: uffd_wp_range() of Linux 6.1 lets shared memory be written that a program protects no more, and nobody is told
+_TELLS_ALL = KernelVersion(6, 2)
+
+
+def _of_a_file(live: Live, pages: int) -> Memory:
+    return filled_file(live, f"{mount_tmpfs(live, 'always')}/file", pages)
+
+
+_KINDS = huge_pages, mapped_in_parts, base_pages, huge_zeroes, shared_huge_pages, shared_base_pages, _of_a_file
+
+
+@TRACKED_WRITES.case(
+    "a base page that is written is soft-dirty, whatever was done to its memory since clear_refs was written: it was"
+    " protected, closed or protected by a program, and allowed again, given back, read or not, or inherited; huge"
+    " pages, whole and in parts, base pages, zeroes and shared memory",
+    f"{SOFT}; mm/huge_memory.c can_change_pmd_writable(); mm/mprotect.c can_change_pte_writable(); mm/vma.c"
+    " vma_wants_writenotify()",
+)
+def written_after_all(live: Live) -> None:
+    let_nobody_else_act(live)
+    ways = [way for way in _WAYS if way is not _write_protected_and_no_more or live.kernel_version >= _TELLS_ALL]
+    for make, way in product(_KINDS, ways):
+        with live.about(f"{make.__name__.strip('_')}, {way.__name__.strip('_').replace('_', ' ')}"):
+            memory = while_nothing_moves(live, partial(_cleared, live, make, way))
+            if way is _nothing:
+                # more may be told than was written: a mapping that becomes one with others is soft-dirty as a whole
+                live.expect("base pages that are soft-dirty before", [], runs({*soft_dirty_pages(memory)}))
+            count = memory.size // live.base_page
+            written = {0, count // 2 + 5, 2 * count - 1}
+            for number in sorted(written):
+                memory.actor.write(memory.address + number * live.base_page, _NEW_VALUE)
+            untold = written - {*soft_dirty_pages(memory)}
+            live.expect("base pages that were written and are not soft-dirty", [], sorted(untold))
+            memory.actor.end()
+
+
+def _cleared(live: Live, make: Callable[[Live, int], Memory], way: Way) -> tuple[Memory, bool]:
+    """Return memory that nobody has written since clear_refs was, and whether none of it is soft-dirty."""
+    memory = make(live, 2)
+    need_soft_dirty(live, memory)
+    clear_refs(live, memory)
+    way(live, memory)
+    return memory, not soft_dirty_pages(memory)
+
+
+class ThpTrackedWrites(LiveTest):
+    def test_tracked_writes(self) -> None:
+        self.run_area(TRACKED_WRITES)

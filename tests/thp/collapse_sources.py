@@ -1,22 +1,35 @@
 """What huge pages of a process are made of: pieces of others, and smaller ones; by khugepaged and by advice."""
 
+import errno
 import mmap
 from collections.abc import Iterator
+from functools import partial
+from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_shortage
-from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, quicken
+from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, let_nobody_else_act, quicken
 from hugepage_qa.cases.khugepaged_work import COLLAPSE_SINCE, expect_collapse, put_to_sleep, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.memory_policy import run_on
+from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages, need_sizes, set_policy, smaller_sizes
+from hugepage_qa.kernel.process_status import read_process_status
 from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
-from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.kernel.uapi import (
+    MADV_COLLAPSE,
+    MADV_HUGEPAGE,
+    MADV_NOHUGEPAGE,
+    MREMAP_FIXED,
+    MREMAP_MAYMOVE,
+)
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 
 SOURCES = Area("thp/collapse-sources", sizes=Sizes.ONCE, uncleared=True)
 
@@ -110,6 +123,62 @@ def pages_of_a_smaller_size(live: Live) -> None:
         _make_huge(live, memory, by_advice)
         memory.expect_filled()
         memory.actor.end()
+
+
+@SOURCES.case(
+    "base pages that another processor has touched of late, or freed and written, are made a huge page, which holds"
+    " what they held: at once, whatever that processor keeps in batches, private memory and shared memory",
+    f"{COLLAPSE}; madvise(2) MADV_FREE; mm/khugepaged.c madvise_collapse() lru_add_drain_all()",
+    since="6.1",  # MADV_COLLAPSE
+)
+def pages_of_another_processor(live: Live) -> None:
+    let_nobody_else_act(live)
+    for shared, is_freed in ((False, False), (False, True), (True, False)):
+        with live.about(
+            f"{'shared' if shared else 'private'} memory, {'freed and written' if is_freed else 'touched'}"
+        ):
+            # who tries again while a page is busy (EAGAIN) gives that processor time to empty its batches
+            attempt = partial(_collapse_elsewhere, live, shared=shared, is_freed=is_freed)
+            refused = live.host.last_attempt(attempt, partial(eq, None))
+            live.expect("errno of MADV_COLLAPSE each time", None, refused)
+
+
+def _collapse_elsewhere(live: Live, *, shared: bool, is_freed: bool) -> int | None:
+    """Collapse memory of which another processor has the last base page in a batch, and return errno if it is busy.
+
+    Raises CannotRun where the process may run on one processor alone, and where memory is too fragmented.
+    """
+    actor = live.actor()
+    status = read_process_status(live.host, actor.pid)
+    if status is None or len(status.cpus) < 2:
+        raise CannotRun("processes of the suite may run on one processor alone")
+    memory = map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor)
+    last = memory.size - live.base_page
+    memory.fill_part(0, memory.size if is_freed else last)
+    drain_lru_batches(live, actor)
+    run_on(actor, status.cpus[:1])
+    if is_freed:
+        actor.call("madvise", memory.address + last, live.base_page, mmap.MADV_FREE)
+    memory.fill_part(last, live.base_page)
+    run_on(actor, status.cpus[1:2])
+    refused = _refusal(live, memory)
+    if refused is None:
+        live.expect("bytes in huge pages", memory.length, mapped_huge(memory))
+    memory.expect_filled()
+    actor.end()
+    return refused
+
+
+def _refusal(live: Live, memory: Memory) -> int | None:
+    """Give MADV_COLLAPSE once, and return errno if a base page is busy. Raises as ``collapse_memory`` does."""
+    try:
+        memory.advise(MADV_COLLAPSE)
+    except Refused as refusal:
+        if refusal.errno in (errno.EAGAIN, errno.EBUSY):
+            return refusal.errno
+        # who finds no free block is told why
+        collapse_memory(live, memory)
+    return None
 
 
 def _ways(live: Live) -> Iterator[bool]:

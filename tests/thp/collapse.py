@@ -77,8 +77,8 @@ def one_page_is_enough(live: Live) -> None:
 
 
 @COLLAPSE.case(
-    "MADV_COLLAPSE keeps to no limit of khugepaged: pages in swap, and those shared with a parent, may be as many as"
-    " there are, and a single piece of a huge page is enough",
+    "MADV_COLLAPSE keeps to no limit of khugepaged: pages in swap, wherever in a huge page, and those shared with a"
+    " parent may be as many as there are, and a single piece of a huge page is enough",
     DOC,
     since=SINCE,
 )
@@ -86,11 +86,17 @@ def beyond_each_limit(live: Live) -> None:
     need_swap(live, pmd_size(live))
     for name in ("swap", "shared", "none"):
         live.set_knob(f"{KHUGEPAGED}/max_ptes_{name}", "0")
-    base = live.base_page
-    for length in (base, pmd_size(live) // 4):
+    base, size = live.base_page, pmd_size(live)
+    for start, length in (
+        (0, base),
+        (size // 2, base),
+        (size - base, base),
+        (0, size // 4),
+        (size - size // 4, size // 4),
+    ):
         memory = unadvised_base_pages(live)
-        swap_out(live, memory, length)
-        _expect_collapsed(live, memory, f"{length} bytes in swap")
+        swap_out(live, memory, length, start)
+        _expect_collapsed(live, memory, f"{length} bytes in swap, from {start} on")
         memory.expect_filled()
     for length in (base, pmd_size(live) // 2, pmd_size(live)):
         parent = map_aligned(live, 1, pmd_size(live))

@@ -18,6 +18,7 @@ from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, leave_dirt, smaller_sizes
 from hugepage_qa.kernel.counters import read_vmstat
+from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import ObservedTree
@@ -78,6 +79,52 @@ def memory_of_a_child(live: Live) -> None:
     expect_collapse(live, child, child.length)
     child.expect_filled(7)
     parent.expect_filled()
+
+
+@KHUGEPAGED_AREA.case(
+    "khugepaged makes huge pages of what a process had advised and touched while none were allowed, once it has a huge"
+    " page of other memory, by a write or a read, of zeroes or its own, or advises once more",
+    f"{DOC}; mm/huge_memory.c do_huge_pmd_anonymous_page(); mm/khugepaged.c khugepaged_enter_vma()",
+)
+def memory_of_before(live: Live) -> None:
+    put_to_work(live)
+    let_rest(live)
+    for name, use_zero_page, come in _WAYS_TO_THE_LIST:
+        live.set_knob(f"{DIRECTORY}/use_zero_page", use_zero_page)
+        live.host.write(f"{DIRECTORY}/enabled", "never")
+        memory = advised(live)
+        memory.fill()
+        other = advised(live, actor=memory.actor)
+        live.host.write(f"{DIRECTORY}/enabled", "madvise")
+        put_to_work(live)
+        with live.about(name):
+            memory.expect_huge(0, about="before")
+            come(memory, other)
+            expect_collapse(live, memory, memory.length)
+            memory.expect_filled()
+        memory.actor.end()
+
+
+def _write(_memory: Memory, other: Memory) -> None:
+    other.touch()
+
+
+def _read(_memory: Memory, other: Memory) -> None:
+    other.read()
+
+
+def _advise_again(memory: Memory, _other: Memory) -> None:
+    for advice in (MADV_NOHUGEPAGE, MADV_HUGEPAGE):
+        memory.advise(advice)
+
+
+#: what use_zero_page is, and what has khugepaged look at a process
+_WAYS_TO_THE_LIST = (
+    ("a write", "1", _write),
+    ("a read of the huge page of zeroes", "1", _read),
+    ("a read of a huge page of its own", "0", _read),
+    ("advice", "1", _advise_again),
+)
 
 
 @KHUGEPAGED_AREA.case(
@@ -162,7 +209,8 @@ def shared_pages(live: Live) -> None:
 
 
 @KHUGEPAGED_AREA.case(
-    "max_ptes_swap is how many pages may be in swap of those that are made a huge page, which holds what they held",
+    "max_ptes_swap is how many pages may be in swap of those that are made a huge page, which holds what they held,"
+    " whether they are its first or its last ones",
     f"{DOC} max_ptes_swap; mm/khugepaged.c __collapse_huge_page_swapin()",
     since="5.4",  # MADV_PAGEOUT
 )
@@ -172,11 +220,11 @@ def pages_in_swap(live: Live) -> None:
     pages = pmd_size(live) // live.base_page
     # half of the pages have to be in use, or the huge page is not worth what swap costs
     for absent in (1, pages // 8, pages // 4):
-        for limit, huge in ((absent - 1, False), (absent, True)):
+        for limit, first, huge in ((absent - 1, 0, False), (absent, 0, True), (absent, pages - absent, True)):
             live.set_knob(f"{KHUGEPAGED}/max_ptes_swap", str(limit))
             memory = map_aligned(live, 1, pmd_size(live), advice=MADV_NOHUGEPAGE)
             memory.fill()
-            swap_out(live, memory, absent * live.base_page)
+            swap_out(live, memory, absent * live.base_page, first * live.base_page)
             memory.advise(MADV_HUGEPAGE)
             _expect_limit(live, memory, huge, f"{absent} in swap, max_ptes_swap {limit}", "swap")
             live.expect("memory in swap", 0 if huge else absent * live.base_page, swapped(memory))

@@ -165,12 +165,12 @@ def _swap_off(host: Host, device: str) -> None:
         actor.end()
 
 
-def swap_out(live: Live, memory: Memory, length: int) -> None:
-    """Swap the first ``length`` bytes of ``memory`` out, and expect smaps to say so.
+def swap_out(live: Live, memory: Memory, length: int, start: int = 0) -> None:
+    """Swap ``length`` bytes of ``memory`` out, from ``start`` on, and expect smaps to say so.
 
     Raises CannotRun where others have taken the room for it.
     """
-    live.host.wait_until(partial(parts_out, live, memory, [(0, length)], lambda: swapped(memory) == length))
+    live.host.wait_until(partial(parts_out, live, memory, [(start, length)], lambda: swapped(memory) == length))
     found = swapped(memory)
     if found < length:
         _expect_room(live, length - found)

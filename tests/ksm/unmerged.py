@@ -1,23 +1,51 @@
-"""Merged base pages that are not to be merged any more: among holes, protected by userfaultfd, closed to all."""
+"""Merged base pages that are not to be merged any more: among holes, protected by userfaultfd, closed to all.
+
+And what is gone: whatever KSM has looked at is free then.
+"""
 
 import errno
 import mmap
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
+from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.forced_writes import FORCED_VALUE, forced_write, need_forced_writes
+from hugepage_qa.cases.frames import left_behind
 from hugepage_qa.cases.live import READ_WRITE, Live
-from hugepage_qa.cases.mapped_memory import PRESENT, WORD, Memory, runs
-from hugepage_qa.cases.merged_pages import KSM_DOC, base_page_count, merged_pages, merged_pair
+from hugepage_qa.cases.lru_batches import drain_lru_batches
+from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory, runs
+from hugepage_qa.cases.merged_pages import (
+    KSM_DOC,
+    await_full_scans,
+    base_page_count,
+    expect_all_merged,
+    merged_pages,
+    merged_pair,
+    start_merging,
+)
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_UNMERGEABLE, PROT_NONE
+from hugepage_qa.kernel.ksm import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_MERGEABLE, MADV_UNMERGEABLE, PROT_NONE
+from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 UNMERGED = Area("ksm/unmerged", sizes=Sizes.ONCE)
 
 _NEW_VALUE = 77
+#: what no other memory is filled with
+_UNEQUAL = 1 << 41
+#: in so many times four scans each page is passed over once: after three scans every other one of them, and more later
+_LOOKS = 4
+#: for how long somebody else may have a hold of what is gone
+_HELD_SECONDS = 5.0
+_SMART_SCAN = f"{DIRECTORY}/smart_scan"
 
 
 @UNMERGED.case(
@@ -154,6 +182,51 @@ def _expect_none_merged(
     live.expect("memory that is to be merged (mg)", 0, sum(each.size for each in mappings if "mg" in each.flags))
     # KSM is no line of Linux 6.1
     live.expect("KSM of smaps", 0, sum(each.fields.get("KSM", 0) for each in mappings))
+
+
+@UNMERGED.case(
+    "memory that KSM has looked at is free when it is unmapped or its process ends: merged pages, and such as have no"
+    " equal, base pages and huge pages; with smart_scan it passes over these in further scans, which pages_skipped"
+    " counts, and without it over none",
+    f"{KSM_DOC} smart_scan, pages_skipped; mm/ksm.c scan_get_next_rmap_item(), should_skip_rmap_item()",
+)
+def free_when_gone(live: Live) -> None:
+    for smart_scan, make in product(("0", "1"), (base_pages, huge_pages)):
+        start_merging(live)
+        with live.about(f"smart_scan is {smart_scan}, {make.__name__}"):
+            memory, equal, odd = (make(live) for _memory in range(3))
+            expect_all_merged(live, memory, equal)
+            odd.fill(_UNEQUAL)
+            live.set_knob_if_there(_SMART_SCAN, smart_scan)
+            _expect_looked_at(live, odd, skips=smart_scan == "1" and live.host.read(_SMART_SCAN) is not None)
+            entries = (entry for each in (memory, equal, odd) for entry in each.whole_pagemap())
+            frames = {entry & FRAME for entry in entries if entry & PRESENT}
+            odd.unmap()
+            for each in (memory, equal):
+                each.actor.end()
+            left = live.host.last_look(partial(_left_behind, live, odd.actor, frames), partial(eq, 0), _HELD_SECONDS)
+            live.expect("frames that nobody has and that are not free", 0, left)
+        odd.actor.end()
+
+
+def _expect_looked_at(live: Live, memory: Memory, *, skips: bool) -> None:
+    """Have ksmd look at memory that has no equal, and expect it to pass over all of it once it ``skips`` such."""
+    before, wanted = _skipped(live), base_page_count(live, memory) if skips else 0
+    memory.advise(MADV_MERGEABLE)
+    for _scans in range(_LOOKS):
+        await_full_scans(live)
+        if skips and _skipped(live) - before >= wanted:
+            break
+    live.expect("pages_skipped more, at most as many as there are", wanted, min(_skipped(live) - before, wanted or 1))
+
+
+def _skipped(live: Live) -> int:
+    return read_integer(ObservedTree(live.host), f"{DIRECTORY}/pages_skipped") or 0
+
+
+def _left_behind(live: Live, actor: Actor, frames: set[int]) -> int:
+    drain_lru_batches(live, actor)
+    return len(left_behind(live, actor, frames))
 
 
 class ThpUnmerged(LiveTest):

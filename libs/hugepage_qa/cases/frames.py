@@ -97,6 +97,16 @@ def tails_among(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
     return _with_flag(live, actor, frames, COMPOUND_TAIL)
 
 
+def left_behind(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
+    """Return which of ``frames`` are private memory that nobody has mapped, and not in swap either: nobody frees it.
+
+    Raises CannotRun as above.
+    """
+    wanted, shown = set(frames), ANONYMOUS | LRU | MAPPED | SWAP_CACHE
+    groups = _neighbours(live, actor, wanted)
+    return {frame for frame in wanted if groups[frame // _NEIGHBOURS][frame % _NEIGHBOURS] & shown == ANONYMOUS | LRU}
+
+
 def _with_flag(live: Live, actor: Actor, frames: Iterable[int], flag: int) -> set[int]:
     wanted = set(frames)
     groups = _neighbours(live, actor, wanted)

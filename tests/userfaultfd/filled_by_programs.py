@@ -12,14 +12,14 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.khugepaged_clock import await_scans, let_nobody_else_act
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, page_all_out
+from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
+from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out, swapped
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, huge_pages, set_policy
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, let_only_pmd_inherit, map_file, map_start
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.thp import DIRECTORY
-from hugepage_qa.kernel.uapi import MADV_COLLAPSE, PROT_NONE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_GUARD_INSTALL, PROT_NONE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -148,6 +148,70 @@ def file_in_swap_filled(live: Live) -> None:
             _expect_not_filled(live, point, file, Userfault(memory, Mode.MISSING, Feature.MISSING_SHMEM), memory)
             live.expect("words of the file that changed", 0, held.wrong(0, held.size))
             file.actor.end()
+
+
+@FILLED.case(
+    "private memory that is a guard, poisoned or in swap, of base pages or a huge page, is missing to nobody:"
+    " UFFDIO_ZEROPAGE, UFFDIO_POISON and UFFDIO_MOVE, and of swap UFFDIO_COPY, are EEXIST wherever it is; it stays so,"
+    " and comes back from swap as it was",
+    f"{DOC} UFFDIO_COPY, UFFDIO_ZEROPAGE, UFFDIO_POISON, UFFDIO_MOVE; ioctl_userfaultfd(2) EEXIST; mm/userfaultfd.c",
+    since="5.4",  # MADV_PAGEOUT
+)
+def in_place_of_pages(live: Live) -> None:
+    let_nobody_else_act(live)
+    need_swap(live, pmd_size(live))
+    # swap comes last: one that is filled nobody has any more, and swapoff(2) looks for it without end
+    ways = [(_guard, 0), (_poison, 0), (_swap_out, pmd_size(live))]
+    for (put_there, in_swap), make in product(ways, (base_pages, huge_pages)):
+        if live.differences:
+            break
+        memory = make(live)
+        source = map_aligned(live, 1, memory.size, actor=memory.actor)
+        source.fill(_NEW_VALUE)
+        fault = Userfault(memory, Mode.MISSING, Feature(0))
+        if put_there(live, memory, fault):
+            with live.about(f"{make.__name__}, {put_there.__name__.strip('_').replace('_', ' ')}"):
+                _expect_in_place(live, memory, fault, source, in_swap)
+        memory.actor.end()
+
+
+def _expect_in_place(live: Live, memory: Memory, fault: Userfault, source: Memory, in_swap: int) -> None:
+    """Expect nothing of ``memory`` to be filled, of which so many bytes are ``in_swap``."""
+    size, base = memory.size, live.base_page
+    for offset, length in ((0, base), (base, base), (size // 2, base), (size - base, base), (0, size)):
+        one = fault.handling(Memory(live, memory.actor, memory.address + offset, 1, length))
+        # the last ones are of Linux 6.6 and 6.8
+        calls = {"zeropage": one.zero, "poison": one.poison, "move": partial(one.move, source)}
+        for name in filter(fault.promises, calls):
+            with live.about(f"{name} of {length} bytes at {offset}"):
+                live.expect_errno(errno.EEXIST, calls[name])
+        if in_swap:
+            live.expect_errno(errno.EEXIST, one.copy, source)
+    live.expect("Rss, and what is in swap", (0, in_swap), (memory.smaps().rss, swapped(memory)))
+    source.expect_filled(_NEW_VALUE)
+    if in_swap:
+        memory.expect_filled()
+    else:
+        for offset in (0, size - WORD):
+            found = value_or_signal(partial(memory.actor.read, memory.address + offset))
+            live.expect(f"whether the word at {offset} can be read", False, isinstance(found, int))
+
+
+def _guard(_live: Live, memory: Memory, _fault: Userfault) -> bool:
+    # EINVAL before Linux 6.13
+    return memory.actor.result("madvise", memory.address, memory.length, MADV_GUARD_INSTALL) == 0
+
+
+def _poison(_live: Live, memory: Memory, fault: Userfault) -> bool:
+    if fault.promises("poison"):
+        memory.advise(mmap.MADV_DONTNEED)
+        fault.poison()
+    return fault.promises("poison")
+
+
+def _swap_out(live: Live, memory: Memory, _fault: Userfault) -> bool:
+    swap_out(live, memory, memory.length)
+    return True
 
 
 @FILLED.case(

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import signal
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 
@@ -181,6 +182,7 @@ def _expect_in_place(live: Live, memory: Memory, fault: Userfault, source: Memor
     for offset, length in ((0, base), (base, base), (size // 2, base), (size - base, base), (0, size)):
         one = fault.handling(Memory(live, memory.actor, memory.address + offset, 1, length))
         # the last ones are of Linux 6.6 and 6.8
+        calls: dict[str, Callable[[], object]]
         calls = {"zeropage": one.zero, "poison": one.poison, "move": partial(one.move, source)}
         for name in filter(fault.promises, calls):
             with live.about(f"{name} of {length} bytes at {offset}"):

@@ -3,11 +3,13 @@
 import errno
 import mmap
 import os
+from itertools import product
 
 from hugepage_qa.cases.broken_memory import (
     break_page,
     expect_broken,
     expect_flag,
+    hard_offline,
     is_taken_out_of_use,
     mended_at_the_end,
     need_memory_failure,
@@ -194,35 +196,44 @@ def broken_private_page(live: Live) -> None:
 
 
 @HWPOISON.case(
-    "a broken base page that is mended is in use again, and the pool gets back the page that it had lost",
+    "a base page that broke, or was taken out of use before, at the start of a page or inside, of a page in use or a"
+    " free one, and is mended is in use again, and the pool gets back the page that it had lost",
     MEND,
     sizes=Sizes.BUDDY,
     pages=1,
 )
 def mended_page(live: Live) -> None:
     need_mending(live)
-    for advice in (MADV_HWPOISON, MADV_SOFT_OFFLINE):
-        memory, before = live.map(1), out_of_use(live)
-        memory.fill()
-        frame = memory.frame()
-        break_page(live, memory, 0, advice)
-        with mended_at_the_end(live, frame, memory.unmap):
-            live.expect("base pages out of use", 1, out_of_use(live) - before)
-            expect_flag(live, memory, frame)
-        live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
-        expect_flag(live, memory, frame, is_set=False)
-        live.reserve(1)
-        again = live.map(1, memory.actor)
-        again.fill()
-        again.expect_filled()
-        live.expect_pool(nr=1, free=0)
-        again.unmap()
-        live.expect_pool(nr=1, free=1)
+    places = 0, live.size // 2 + live.base_page
+    for advice, is_free, place in product((MADV_HWPOISON, MADV_SOFT_OFFLINE), (False, True), places):
+        with live.about(f"advice {advice}, free {is_free}, place {place}"):
+            memory, before = live.map(1), out_of_use(live)
+            memory.fill()
+            frame = memory.frame(place)
+            if is_free:
+                memory.unmap()
+                (hard_offline if advice == MADV_HWPOISON else soft_offline)(live, frame)
+            else:
+                break_page(live, memory, place, advice)
+            # once more, of what is free: that does nothing
+            with mended_at_the_end(live, frame, memory.unmap):
+                live.expect("base pages out of use", 1, out_of_use(live) - before)
+                expect_flag(live, memory, frame)
+            live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
+            expect_flag(live, memory, frame, is_set=False)
+            live.reserve(1)
+            again = live.map(1, memory.actor)
+            again.fill()
+            again.expect_filled()
+            live.expect_pool(nr=1, free=0)
+            again.unmap()
+            live.expect_pool(nr=1, free=1)
 
 
 @HWPOISON.case(
-    "read(2) of a file with a broken page gives what is before it and behind it, wherever in a base page it begins, and"
-    " EIO at it, and the next one begins where it ended; mended, the page is the pool's again",
+    "read(2) of a file with a broken page gives what is before it and behind it, wherever in a page of the pool it is"
+    " and wherever in a base page the read begins, and EIO at it, and the next one begins where it ended; mended, the"
+    " page is the pool's again",
     "read(2) EIO; fs/hugetlbfs/inode.c hugetlbfs_read_iter(), adjust_range_hwpoison() (38c1ddbde6c6)",
     sizes=Sizes.BUDDY,
     since="6.6",
@@ -230,39 +241,46 @@ def mended_page(live: Live) -> None:
 )
 def read_of_a_broken_page(live: Live) -> None:
     need_mending(live)
-    file = new_memfd(live)
-    file.truncate(1)
-    memory, before = file.map(1), out_of_use(live)
-    memory.fill()
-    frame, broken, base = memory.frames().pop(), live.size // 2, live.base_page
-    break_page(live, memory, broken, MADV_HWPOISON)
-    with mended_at_the_end(live, frame, file.actor.end):
-        live.expect("base pages out of use", 1, out_of_use(live) - before)
-        expect_flag(live, memory, frame)
-        buffer = file.actor.mmap(3 * base, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        for start, length in (
-            (broken - 2 * base, 2 * base),
-            (broken - 2 * base + WORD, 2 * base - WORD),
-            (broken - base - WORD, base + WORD),
-            (broken - WORD, WORD),
-            (broken + base, 3 * base),
-        ):
-            read = file.actor.call("pread64", file.descriptor, buffer, 3 * base, start)
-            live.expect(f"bytes read at {start}", length, read)
-            wrong = file.actor.check(buffer, length, WORD, 1 + start)
-            live.expect(f"words that are wrong at {start}", 0, wrong)
-            live.expect("where lseek(2) went", start, _go_to(file, start))
-            live.expect("bytes of read(2)", length, file.actor.call("read", file.descriptor, buffer, 3 * base))
-            live.expect("where the next read begins", start + length, _place(file))
-        live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, buffer, base, broken)
-        live.expect("where lseek(2) went", broken, _go_to(file, broken))
-        live.expect_errno(errno.EIO, file.actor.call, "read", file.descriptor, buffer, base)
-        live.expect("where the next read begins after EIO", broken, _place(file))
-        memory.unmap()
-        file.truncate(0)
-        live.expect_pool(nr=1, free=0)
-    live.expect_pool(nr=1, free=1)
-    live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
+    base, before = live.base_page, out_of_use(live)
+    for broken in (0, base, live.size // 2, live.size - 2 * base, live.size - base):
+        with live.about(f"broken at byte {broken}"):
+            file = new_memfd(live)
+            file.truncate(1)
+            memory = file.map(1)
+            memory.fill()
+            frame = memory.frames().pop()
+            break_page(live, memory, broken, MADV_HWPOISON)
+            with mended_at_the_end(live, frame, file.actor.end):
+                live.expect("base pages out of use", 1, out_of_use(live) - before)
+                expect_flag(live, memory, frame)
+                _expect_read_but_for(live, file, broken)
+                memory.unmap()
+                file.truncate(0)
+                live.expect_pool(nr=1, free=0)
+            live.expect_pool(nr=1, free=1)
+            live.expect("base pages out of use after mending", 0, out_of_use(live) - before)
+
+
+def _expect_read_but_for(live: Live, file: HugeFile, broken: int) -> None:
+    """Expect a file of one page, with the words of ``Memory.fill()``, to be read up to the base page at ``broken``."""
+    base = live.base_page
+    buffer = file.actor.mmap(3 * base, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    starts = broken - 2 * base, broken - 2 * base + WORD, broken - base - WORD, broken - WORD
+    ranges = [*((start, broken - start) for start in starts), (broken + base, min(3 * base, live.size - broken - base))]
+    for start, length in ranges:
+        if start < 0 or not length:
+            continue
+        read = file.actor.call("pread64", file.descriptor, buffer, 3 * base, start)
+        live.expect(f"bytes read at {start}", length, read)
+        wrong = file.actor.check(buffer, length, WORD, 1 + start)
+        live.expect(f"words that are wrong at {start}", 0, wrong)
+        live.expect("where lseek(2) went", start, _go_to(file, start))
+        live.expect("bytes of read(2)", length, file.actor.call("read", file.descriptor, buffer, 3 * base))
+        live.expect("where the next read begins", start + length, _place(file))
+    live.expect_errno(errno.EIO, file.actor.call, "pread64", file.descriptor, buffer, base, broken)
+    live.expect("where lseek(2) went", broken, _go_to(file, broken))
+    live.expect_errno(errno.EIO, file.actor.call, "read", file.descriptor, buffer, base)
+    live.expect("where the next read begins after EIO", broken, _place(file))
 
 
 def _go_to(file: HugeFile, place: int) -> int:

@@ -151,15 +151,15 @@ def huge_pages(live: Live, pages: int = 1) -> Memory:
     return memory
 
 
-def huge_zeroes(live: Live, pages: int = 1) -> Memory:
-    """Return advised memory of which each page was read alone, and has the huge page of zeroes.
+def huge_zeroes(live: Live, pages: int = 1, *, actor: Actor | None = None) -> Memory:
+    """Return advised memory, by default of a new actor, of which each page was read alone: the huge page of zeroes.
 
     Raises as ``huge_pages`` does.
     """
     set_policy(live, "madvise")
     live.set_knob(f"{DIRECTORY}/use_zero_page", "1")
     with_blocks(live, pmd_size(live), 1, movable=False)
-    memory = advised(live, pages)
+    memory = advised(live, pages, actor=actor)
     for page in range(pages):
         expect_huge_zeroes(live, memory, page)
     return memory

@@ -31,6 +31,8 @@ TRANSPARENT = Area("cgroup/transparent", sizes=Sizes.ONCE)
 
 DOC = "Documentation/admin-guide/cgroup-v2.rst"
 _PAGES = 4
+#: pages that are refused, one after the other: what is lost of them is no trifle of the machine's memory
+_REFUSED = 8
 _OF_FAULTS = ("anon_fault_alloc", "anon_fault_fallback", "anon_fault_fallback_charge")
 _SHRINKERS = "2"
 
@@ -194,22 +196,24 @@ def refused_by_a_limit(live: Live, group: ControlGroup) -> None:
 
 
 @case(
-    "a size that the limit of a group refuses counts as a fallback, and the smaller one that it allows as had",
+    "a size that the limit of a group refuses, time and again, counts as a fallback, and the smaller one that it allows"
+    " as had; no memory is lost by that",
     f"{THP_DOC} anon_fault_fallback, anon_fault_fallback_charge; mm/memory.c alloc_anon_folio()",
     since="6.10",
 )
 def refused_size(live: Live, group: ControlGroup) -> None:
     sizes = list(counted_sizes(live))
     large = sizes[-1]
-    small = max(size for size in sizes if size <= large // 4)
+    small = max(size for size in sizes if size <= large // 4 // _REFUSED)
     allow_only(live, small, large)
     group.write("memory.max", str(large // 2))
-    counted = {size_counter(large, name): 1 for name in ("anon_fault_fallback", "anon_fault_fallback_charge")}
-    counted |= {size_counter(large, "anon_fault_alloc"): 0, size_counter(small, "anon_fault_alloc"): 1}
-    counted |= {size_counter(small, name): 0 for name in ("anon_fault_fallback", "anon_fault_fallback_charge")}
-    make = partial(map_aligned, live, 1, large, advice=MADV_HUGEPAGE)
-    refused = _refused(live, group, counted, make, partial(read_size_counters, names=_OF_FAULTS))
-    live.expect("Rss", small, refused.smaps().rss)
+    refusals = "anon_fault_fallback", "anon_fault_fallback_charge"
+    counted = {size_counter(large, name): _REFUSED for name in refusals}
+    counted |= {size_counter(large, "anon_fault_alloc"): 0, size_counter(small, "anon_fault_alloc"): _REFUSED}
+    counted |= {size_counter(small, name): 0 for name in refusals}
+    make = partial(map_aligned, live, _REFUSED, large, advice=MADV_HUGEPAGE)
+    refused = _refused(live, group, counted, make, partial(read_size_counters, names=_OF_FAULTS), pages=_REFUSED)
+    live.expect("Rss", _REFUSED * small, refused.smaps().rss)
 
 
 @case(
@@ -261,8 +265,12 @@ def _refused(
     counted: Mapping[str, int],
     make: Callable[..., Memory],
     read: Callable[[Live], Mapping[str, int]] = read_counters,
+    pages: int = 1,
 ) -> Memory:
-    """Expect a fault in memory that ``make`` maps for an ``actor`` of the group to be counted so; return the memory."""
+    """Expect a fault in each of ``pages`` that ``make`` maps for an ``actor`` of the group to be counted so.
+
+    Returned is the memory.
+    """
     earlier: list[Memory] = []
 
     def prepare() -> Memory:
@@ -273,7 +281,8 @@ def _refused(
         return earlier[0]
 
     def touch(memory: Memory) -> None:
-        memory.touch()
+        for page in range(pages):
+            memory.touch(page)
         # a page that is not allocated is not charged either
         expect_no_shortage(live, memory.size, 1)
 

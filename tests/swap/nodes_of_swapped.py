@@ -1,6 +1,6 @@
-"""Memory that comes back from swap: from the nodes of its policy, wherever it was, and what numa_maps tells of it."""
+"""Memory that comes back from swap: to which node it goes, then and later, and what numa_maps tells of it."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -10,15 +10,16 @@ from hugepage_qa.cases.group_memory import actor_in, leave_memory
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
-from hugepage_qa.cases.memory_policy import Mode, bind, run_on_node, set_policy
-from hugepage_qa.cases.swapped import need_swap
+from hugepage_qa.cases.memory_policy import Mode, bind, move_all, run_on_node, set_policy
+from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, swapped
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages
 from hugepage_qa.kernel.nodes import read_nodes
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_WILLNEED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.sizes import MIB
 
 NODES_OF_SWAPPED = Area("swap/nodes-of-swapped", sizes=Sizes.ONCE)
 
@@ -29,6 +30,8 @@ _OF_MAPPING, _OF_PROCESS = "its mapping", "its process"
 _FILLED, _READ, _WRITTEN = 32, range(8, 24), range(12, 16)
 #: huge pages of swap: what is read from one that is half full leaves it
 _ROOM = 4
+#: bytes of swap for what the process has besides
+_OTHERS = 32 * MIB
 #: for which what others do to a page is waited for
 _SECONDS = 10.0
 #: what numa_maps counts -> any of the flags of a page that it counts it for (gather_stats() in fs/proc/task_mmu.c)
@@ -81,6 +84,74 @@ def from_the_node_of_the_policy(live: Live) -> None:
             memory.expect_filled()
             live.expect("base pages of each node", {far: pages}, memory.numa_maps().nodes)
             actor.end()
+
+
+def _want_and_read(memory: Memory) -> None:
+    memory.advise(MADV_WILLNEED)
+    memory.expect_filled()
+
+
+def _lock_and_unlock(memory: Memory) -> None:
+    memory.lock()
+    memory.unlock()
+
+
+#: by name, what brings memory from swap: None for swapoff(2)
+_BRING_BACK: Mapping[str, Callable[[Memory], None] | None] = {
+    "swapoff": None,
+    "MADV_WILLNEED": _want_and_read,
+    "mlock": _lock_and_unlock,
+    "read": Memory.expect_filled,
+}
+
+
+@NODES_OF_SWAPPED.case(
+    "memory that was in swap alone, of huge pages and of base pages, private and shared, and was brought back, by"
+    " swapoff(2), MADV_WILLNEED, mlock(2) or who reads it, moves to another node and back, by whichever call, and goes"
+    " to swap again, all of it; it holds what it held",
+    "swapoff(2); madvise(2) MADV_WILLNEED, MADV_PAGEOUT; move_pages(2); mbind(2); migrate_pages(2); mm/swapfile.c"
+    " unuse_pte(); mm/madvise.c swapin_walk_pmd_entry()",
+    since="5.4",  # MADV_PAGEOUT
+    nodes=2,
+)
+def moves_when_it_is_back(live: Live) -> None:
+    let_rest(live)
+    let_nothing_be_balanced(live)
+    two_nodes_with_room(live, 2)
+    live.set_knob("proc/sys/vm/page-cluster", "0")
+    group = new_group(live, "memory", Version.TWO)
+    for shared, advice in product((False, True), (MADV_HUGEPAGE, MADV_NOHUGEPAGE)):
+        for name, bring_back in _BRING_BACK.items():
+            with live.about(f"shared {shared}, advice {advice}, {name}"):
+                swap_off = only_swap(live, _ROOM * pmd_size(live) + _OTHERS)
+                memory = map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor_in(live, group), advice=advice)
+                memory.fill()
+                leave_memory(live, memory, group)
+                if bring_back:
+                    bring_back(memory)
+                else:
+                    swap_off()
+                    swap_off = only_swap(live, _ROOM * pmd_size(live) + _OTHERS)
+                live.expect("memory in swap when it is back", 0, swapped(memory))
+                # shared memory that nobody has used since is not mapped
+                memory.expect_filled()
+                _expect_moves(live, memory)
+                page_all_out(live, memory)
+                memory.expect_filled()
+                memory.actor.end()
+                swap_off()
+
+
+def _expect_moves(live: Live, memory: Memory) -> None:
+    first, second = live.nodes[:2]
+    # wherever it is, after the first one it has moved
+    for by, source, node in (
+        ("mbind", second, first),
+        ("move_pages", first, second),
+        ("migrate_pages", second, first),
+    ):
+        with live.about(by):
+            move_all(live, memory, by, source, node)
 
 
 @NODES_OF_SWAPPED.case(

@@ -1,16 +1,20 @@
-"""What a control group shows of the memory of all groups below it: sums of their statistics, huge pages among them."""
+"""What a control group shows of the memory of all groups below it: sums of their charges and statistics."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 from operator import not_
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, keeping_hierarchy, new_group
 from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.group_memory import USED, actor_in, look_for_about, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_statistics, read_statistics
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -21,6 +25,8 @@ SUMS_2 = Area("cgroup/sums-v2", sizes=Sizes.ONCE)
 
 #: the most that all groups of a case have together, half of them shared
 _HUGE_PAGES = 12
+#: as much memory as so many huge pages, of which two groups have every other page
+_IN_TURN = 4
 #: in version 1: what begins the lines that are sums, in each file that has such
 _PREFIXES = {"memory.stat": "total_", "memory.numa_stat": "hierarchical_"}
 #: in version 2, where all lines are sums: those that have no memory of the kernel, which belongs to groups themselves
@@ -71,6 +77,63 @@ def sums_of_version_2(live: Live) -> None:
             if groups_below:
                 _expect_sums(live, group, groups_below)
         actor.end()
+
+
+@SUMS_2.case(
+    "base pages and huge ones, private and shared, that two groups have touched in turn are charged to each as many as"
+    " it has touched, and all of them to the one above; to none when they are given back at once, unmapped, with"
+    " MADV_DONTNEED or by the end of their process",
+    "Documentation/admin-guide/cgroup-v2.rst memory.current, Memory Ownership; mm/memcontrol.c"
+    " __mem_cgroup_uncharge_folios(), uncharge_folio()",
+    since="5.11",
+)
+def given_back_at_once(live: Live) -> None:
+    need_exact_charges(live)
+    _let_all_be_huge(live)
+    above = new_group(live, "memory", Version.TWO)
+    groups = first, second = above.child("first"), above.child("second")
+    ways: tuple[tuple[str, bool, Callable[[Memory], object]], ...] = (
+        ("private, unmapped", False, Memory.unmap),
+        ("private, MADV_DONTNEED", False, partial(Memory.advise, advice=MADV_DONTNEED)),
+        ("private, the process ends", False, _end),
+        ("shared, unmapped", True, Memory.unmap),
+        ("shared, the process ends", True, _end),
+    )
+    for (way, shared, give_back), advice in product(ways, (MADV_NOHUGEPAGE, MADV_HUGEPAGE)):
+        with live.about(f"{way}, advice {advice}"):
+            memory = map_aligned(
+                live, _IN_TURN, pmd_size(live), shared=shared, actor=actor_in(live, first), advice=advice
+            )
+            for number, group in enumerate(groups):
+                group.add(memory.actor)
+                _touch_every_other(live, memory, number, advice)
+            _expect_used(live, {above: _IN_TURN, first: _IN_TURN // 2, second: _IN_TURN // 2})
+            give_back(memory)
+            _expect_used(live, {above: 0, first: 0, second: 0})
+            memory.actor.end()
+        if live.differences:
+            # what a group is still charged for would be found each time, and waited for
+            break
+
+
+def _end(memory: Memory) -> None:
+    memory.actor.end()
+
+
+def _touch_every_other(live: Live, memory: Memory, first: int, advice: int) -> None:
+    """Touch every second base page of ``memory``, or every second huge page and all of it, from ``first`` on."""
+    if advice == MADV_HUGEPAGE:
+        for page in range(first, memory.pages, 2):
+            memory.part(page).fill()
+    else:
+        base = live.base_page
+        memory.actor.fill(memory.address + first * base, memory.length - base, 2 * base, 1)
+
+
+def _expect_used(live: Live, expected: Mapping[ControlGroup, int]) -> None:
+    for group, pages in expected.items():
+        found = look_for_about(live, group, USED, pages, ADDED_UP_SECONDS)
+        live.expect(f"huge pages in {USED} of {group.path}", pages, found)
 
 
 def _hierarchy(live: Live, version: Version) -> dict[ControlGroup, list[ControlGroup]]:

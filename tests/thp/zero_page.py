@@ -84,8 +84,12 @@ def written_without_room(live: Live) -> None:
     for place in (0, pmd_size(live) // 2, pmd_size(live) - live.base_page):
 
         def write(memory: Memory, place: int = place) -> None:
+            def store() -> bool:
+                memory.actor.write(memory.address + place, 1)
+                return True
+
             # a fault that neither fails nor maps anything comes again, without end
-            if not returned(live, memory.actor, lambda: memory.actor.write(memory.address + place, 1) is None):
+            if not returned(live, memory.actor, store):
                 live.fail("a write to the huge page of zeroes", "it ends", "it does not")
             # a page that is not allocated is not charged either
             expect_no_shortage(live, memory.size, 1)

@@ -4,10 +4,11 @@ import errno
 import mmap
 import os
 import stat
+from itertools import product
 
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.file_status import FileStatus
-from hugepage_qa.cases.hugetlb_files import look_at, open_directory, open_file
+from hugepage_qa.cases.hugetlb_files import HugeFile, look_at, open_directory, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.kernel.uapi import AT_FDCWD, AT_REMOVEDIR, NOBODY
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -16,6 +17,7 @@ from hugepage_qa.process.actor import Actor
 DIRECTORIES = Area("reservation/hugetlbfs-directories")
 FILES = "fs/hugetlbfs/inode.c"
 _OWN_GROUP = 4711
+_SPECIAL = {"fifo": stat.S_IFIFO, "socket": stat.S_IFSOCK, "device": stat.S_IFCHR}
 # include/uapi/linux/fs.h
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1 << 0, 1 << 1
 
@@ -77,13 +79,42 @@ def groups(live: Live) -> None:
 
 
 @DIRECTORIES.case(
+    "what is made has each bit of its mode but those of the umask: files, one without a name, a fifo, a socket, a"
+    " device, and directories, of which the sticky bit and the permissions are asked for alone",
+    f"umask(2), open(2), mknod(2), mkdir(2) NOTES; {FILES} hugetlbfs_mkdir(), hugetlbfs_mknod(), hugetlbfs_tmpfile()",
+)
+def modes(live: Live) -> None:
+    point, actor = live.mount(), live.actor()
+    call, here = actor.call, open_directory(live, actor, point).descriptor
+    without_name = os.O_RDWR | live.host.uapi.o_tmpfile
+    for mask, bits in (*((0, 1 << bit) for bit in range(12)), *product((0o22, 0o757), (0o1777, 0o7777))):
+        call("umask", mask)
+        call("openat", here, "file", os.O_RDWR | os.O_CREAT, bits)
+        for kind, of_kind in _SPECIAL.items():
+            call("mknodat", here, kind, of_kind | bits, 0)
+        call("mkdirat", here, "directory", bits)
+        nameless = HugeFile(live, actor, call("openat", here, ".", without_name, bits))
+        found = {name: look_at(live, actor, here, name).mode for name in ("file", *_SPECIAL, "directory")}
+        with live.about(f"mode {bits:o}, umask {mask:o}"):
+            wanted = {**dict.fromkeys(("file", *_SPECIAL), bits & ~mask), "directory": bits & ~mask & 0o1777}
+            live.expect("modes", _in_octal(wanted), _in_octal(found))
+            live.expect("mode of a file without a name", oct(bits & ~mask), oct(nameless.mode))
+        for name in found:
+            call("unlinkat", here, name, AT_REMOVEDIR if name == "directory" else 0)
+
+
+def _in_octal(modes: dict[str, int]) -> dict[str, str]:
+    return {name: oct(mode) for name, mode in modes.items()}
+
+
+@DIRECTORIES.case(
     "a fifo, a socket and a device are files of a mount that take one of its nr_inodes= each, and no page; a fifo"
     " carries what is written to it",
     f"mknod(2) ENOSPC; {FILES} hugetlbfs_mknod(), hugetlbfs_get_inode()",
     pages=1,
 )
 def special_files(live: Live) -> None:
-    kinds = {"fifo": stat.S_IFIFO, "socket": stat.S_IFSOCK, "device": stat.S_IFCHR}
+    kinds = _SPECIAL
     point, actor = live.mount(nr_inodes=len(kinds) + 1, size=live.size), live.actor()
     for _time in range(2):
         expect_left(live, point, len(kinds))

@@ -9,9 +9,11 @@ from hugepage_qa.cases.hugetlb_files import file_of_each_kind, new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+from hugepage_qa.cases.places import free_place
+from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 PUNCHED = Area("reservation/punched-files", uncleared=True)
 PUNCH = "fallocate(2) FALLOC_FL_PUNCH_HOLE; fs/hugetlbfs/inode.c hugetlbfs_punch_hole(), remove_inode_hugepages()"
@@ -88,6 +90,53 @@ def punch_beside_private_copies(live: Live) -> None:
         child.actor.end()
         memory.unmap()
         live.expect_pool(nr=3, free=3)
+
+
+@PUNCHED.case(
+    "a hole, and a shorter end, that reaches further than a mapping of the file takes nothing of what is mapped before"
+    " and behind that: private and shared memory, other parts of the file and other files",
+    "fallocate(2); ftruncate(2); fs/hugetlbfs/inode.c hugetlb_vmdelete_list(), vma_offset_start(), vma_offset_end()",
+    pages=5,
+)
+def punch_beside_neighbours(live: Live) -> None:
+    for make, shared, is_shortened in product((_private, _shared, _of_another_file), (True, False), (False, True)):
+        file = new_memfd(live, pages=3)
+        actor = file.actor
+        place = free_place(live, actor, 3)
+        memory = file.map(1, shared=shared, noreserve=True, first=1, flags=MAP_FIXED, at=place + live.size)
+        neighbours = [make(live, actor, place + at * live.size) for at in (0, 2)]
+        # read, a private mapping has the page of the file
+        memory.read()
+        for value, neighbour in enumerate(neighbours, start=1):
+            neighbour.fill(value)
+        with live.about(f"{make.__name__.strip('_')}, mapping shared {shared}, shortened {is_shortened}"):
+            live.expect_pool(nr=5, free=2)
+            if is_shortened:
+                file.truncate(0)
+            else:
+                file.punch(3)
+            live.expect_pool(nr=5, free=3)
+            for value, neighbour in enumerate(neighbours, start=1):
+                neighbour.expect_filled(value)
+            if is_shortened:
+                live.expect_signal(signal.SIGBUS, memory.read)
+            else:
+                live.expect("what is read of the hole", 0, memory.read())
+        actor.end()
+        live.expect_pool(nr=5, free=5)
+
+
+def _private(live: Live, actor: Actor, at: int) -> Memory:
+    return live.map(1, actor, flags=MAP_FIXED, at=at)
+
+
+def _shared(live: Live, actor: Actor, at: int) -> Memory:
+    return live.map(1, actor, shared=True, flags=MAP_FIXED, at=at)
+
+
+def _of_another_file(live: Live, actor: Actor, at: int) -> Memory:
+    # a private copy, too, is found by the file that is mapped
+    return new_memfd(live, actor, pages=1).map(1, shared=False, flags=MAP_FIXED, at=at)
 
 
 @PUNCHED.case("the page of a hole belongs to all: another may take it, then it gets SIGBUS", PUNCH, pages=1)

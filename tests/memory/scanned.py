@@ -9,13 +9,15 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Region, Scan, scan, told_as_written, track_writes
+from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Region, Scan, protect, scan, told_as_written, track_writes
+from hugepage_qa.cases.places import place_of_a_table
 from hugepage_qa.cases.race import at_once
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, base_pages, expect_huge_zeroes, huge_pages
 from hugepage_qa.cases.thp_shared_memory import filled_file, let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -140,6 +142,35 @@ def dropped_pages(live: Live) -> None:
         with live.about(f"{make.__name__}, base pages {first} to {end} dropped"):
             _expect_dropped_told(live, memory, first, end, is_filled=make is not advised)
         memory.actor.end()
+
+
+@SCANNED.case(
+    "a scan that matches a page of a pool which nobody has touched, nor what is near it, protects it: it is not told as"
+    " written when it is read, and is, once, when it is written",
+    f"{WRITTEN}; fs/proc/task_mmu.c pagemap_scan_pte_hole(), pagemap_scan_hugetlb_hole_wp()",
+    since=SINCE,
+    sizes=Sizes.EACH,
+    pages=1,
+)
+def untouched_hugetlb_page(live: Live) -> None:
+    for shared, is_read in product((False, True), (True, False)):
+        actor = live.actor()
+        place = place_of_a_table(live, actor)
+        memory = live.map(1, actor, shared=shared, at=place, flags=MAP_FIXED_NOREPLACE)
+        track_writes(memory)
+        protect(live, memory, Is(0))
+        with live.about(f"shared {shared}, read {is_read}"):
+            live.expect("what is written when it is protected", [], told_as_written(live, memory))
+            if is_read:
+                memory.expect_zero()
+                live.expect("what is written when it was read", [], told_as_written(live, memory))
+            memory.touch()
+            whole = [Region(0, live.size, Is.WRITTEN)]
+            live.expect("what is written when it was", whole, told_as_written(live, memory, PROTECT))
+            live.expect("what is written after that", [], told_as_written(live, memory))
+            live.expect("what it holds", 1, memory.read())
+        actor.end()
+        live.expect_pool(nr=1, free=1)
 
 
 def _expect_dropped_told(live: Live, memory: Memory, first: int, end: int, *, is_filled: bool) -> None:

@@ -1,5 +1,7 @@
 """Where nr_hugepages of a machine and of a node adds and takes away pages: evenly, on one node, past a full one."""
 
+import errno
+
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.memory_policy import Mode, set_policy
@@ -15,6 +17,7 @@ POOLS = Area("numa/node-pools")
 PER_NODE = f"{HUGETLB_DOC} Per Node Hugepages Attributes"
 #: pages for which other nodes have room when two of them are to be there for sure: others may take one
 _ROOM = 3
+_OF_A_NODE, _OF_DEMOTION = {"nr_hugepages", "free_hugepages", "surplus_hugepages"}, {"demote", "demote_size"}
 
 
 @POOLS.case(
@@ -44,6 +47,22 @@ def odd_numbers_are_spread_evenly(live: Live) -> None:
         live.expect_pool(nr=pages, free=pages)
         found = [live.pool(node).nr for node in live.nodes]
         live.expect(f"pages more than on another node, of {found}", True, max(found) - min(found) <= 1)
+
+
+@POOLS.case(
+    "a node has nr_hugepages, free_hugepages and surplus_hugepages of each page size, of which the first is written"
+    " alone, and what pages are demoted by, and nothing that all nodes have together",
+    f"{PER_NODE}; mm/hugetlb_sysfs.c per_node_hstate_attrs, hugetlb_register_node()",
+)
+def files_of_a_node(live: Live) -> None:
+    of_demotion = _OF_DEMOTION & {*live.host.names(live.pool_file("").rstrip("/"))}
+    for node in live.nodes:
+        directory = live.pool_file("", node=node).rstrip("/")
+        with live.about(f"node {node}"):
+            live.expect("files", sorted(_OF_A_NODE | of_demotion), sorted(live.host.names(directory)))
+            for name in sorted(_OF_A_NODE - {"nr_hugepages"}):
+                text = live.host.read(f"{directory}/{name}") or ""
+                live.expect_errno(errno.EACCES, live.host.write, f"{directory}/{name}", text)
 
 
 @POOLS.case(

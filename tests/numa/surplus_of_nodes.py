@@ -130,6 +130,74 @@ def surplus_pages_stay_on_their_node(live: Live) -> None:
         live.expect_pool(nr=0, free=0)
 
 
+@SURPLUS.case(
+    "a page that comes back stays in the pool of its node, however many surplus pages other nodes have, and goes where"
+    " its own node has one",
+    f"{PER_NODE} surplus_hugepages; mm/hugetlb.c free_huge_folio()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_page_that_comes_back(live: Live) -> None:
+    _require_no_page(live)
+    require_room(live, 2)
+    for (node, other), shared in product(permutations(live.nodes[:2]), (False, True)):
+        live.reserve(1, node)
+        own = filled_page_on(live, node, shared=shared)
+        live.overcommit(1)
+        surplus = live.map(1, shared=shared, noreserve=True)
+        bind(surplus, [other])
+        surplus.fill()
+        with live.about(f"persistent on node {node}, surplus on node {other}, shared {shared}"):
+            _expect_each(live, {node: (1, 0, 0), other: (1, 0, 1)})
+            own.actor.end()
+            _expect_each(live, {node: (1, 1, 0), other: (1, 0, 1)})
+            if live.differences:
+                # nr_hugepages of a node with more surplus pages than pages would take all its memory
+                break
+            surplus.expect_filled()
+            surplus.actor.end()
+            _expect_each(live, {node: (1, 1, 0)})
+        live.set_nr(0)
+
+
+@SURPLUS.case(
+    "who has a reserved page and is bound to a node without one gets a surplus page of that node, and nothing stays"
+    " reserved for it: the page that was is anybody's",
+    f"{HUGETLB_DOC} resv_hugepages; {PER_NODE}; mm/hugetlb.c hugetlb_alloc_folio(), alloc_hugetlb_folio()",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def reserved_on_another_node(live: Live) -> None:
+    _require_no_page(live)
+    require_room(live, 2)
+    for (node, other), shared in product(permutations(live.nodes[:2]), (False, True)):
+        live.reserve(1, node)
+        live.overcommit(1)
+        memory = live.map(1, shared=shared)
+        bind(memory, [other])
+        with live.about(f"reserved on node {node}, bound to node {other}, shared {shared}"):
+            live.expect_pool(nr=1, free=1, resv=1)
+            memory.fill()
+            live.expect("node in numa_maps", {other: 1}, memory.numa_maps().nodes)
+            live.expect_pool(nr=2, free=1, surplus=1)
+            _expect_each(live, {node: (1, 1, 0), other: (1, 0, 1)})
+            taken = live.map(1)
+            taken.fill()
+            live.expect_pool(nr=2, free=0, surplus=1)
+            memory.expect_filled()
+            for one in (memory, taken):
+                one.actor.end()
+            live.expect_pool(nr=1, free=1)
+        live.set_nr(0)
+
+
+def _expect_each(live: Live, there: dict[int, tuple[int, int, int]]) -> None:
+    """Expect what each node has: pages, free ones, and surplus ones; no other one has any."""
+    for node in live.nodes:
+        pages, free, surplus = there.get(node, (0, 0, 0))
+        live.expect_pool(node=node, nr=pages, free=free, surplus=surplus)
+
+
 def _need_nodes_that_stay_whole(live: Live) -> None:
     """Raise CannotRun where others have the machine and this kernel may count more surplus pages than pages."""
     quirk = Quirk.SURPLUS_FREED_AS_PERSISTENT

@@ -182,16 +182,22 @@ def race_for_a_surplus_page(live: Live) -> None:
         live.expect_pool(nr=0, free=0)
 
 
-@OVERCOMMIT.case("a larger nr_hugepages makes surplus pages persistent", "mm/hugetlb.c set_max_huge_pages()")
+@OVERCOMMIT.case(
+    "a larger nr_hugepages makes surplus pages persistent, and vm.nr_hugepages counts persistent ones alone",
+    f"{HUGETLB_DOC} nr_hugepages; mm/hugetlb.c set_max_huge_pages()",
+)
 def surplus_becomes_persistent(live: Live) -> None:
     let_grow(live, 2)
     memory = live.map(2)
     memory.touch(0)
     memory.touch(1, 2)
+    live.expect_sysctl(0)
     live.set_nr(1)
     live.expect_pool(nr=2, free=0, surplus=1)
+    live.expect_sysctl(1)
     live.set_nr(2)
     live.expect_pool(nr=2, free=0)
+    live.expect_sysctl(2)
     live.expect("what the pages hold", (1, 2), (memory.read(0), memory.read(1)))
     memory.unmap()
     live.expect_pool(nr=2, free=2)

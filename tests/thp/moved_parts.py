@@ -4,22 +4,25 @@ import mmap
 import os
 import signal
 from functools import partial
-from itertools import product
+from itertools import compress, product
 
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
-from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages
+from hugepage_qa.cases.thp_policy import base_pages, give_on_advice, huge_pages
 from hugepage_qa.cases.thp_shared_memory import expect_shared, map_start, mount_tmpfs
-from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 MOVED_PARTS = Area("thp/moved-parts", sizes=Sizes.ONCE)
 
 _PAGES, _NEW_VALUE = 2, 77
+#: huge ranges of a mapping of which some are not touched
+_RANGES = 4
 
 
 @MOVED_PARTS.case(
@@ -44,6 +47,37 @@ def moved_in_swap(live: Live) -> None:
             live.expect("words that changed, there", 0, memory.actor.check(moved.address, length, WORD, 1 + start))
             _expect_rest(live, memory, start, length)
             memory.actor.end()
+
+
+@MOVED_PARTS.case(
+    "mremap(2) moves all that was touched of a mapping, whichever of its huge ranges nobody has touched, to an aligned"
+    " address or not, also across two tables of them: private and shared memory, in huge pages and base pages;"
+    " the rest is zero there",
+    "mremap(2); mm/mremap.c move_page_tables(), get_extent(), move_huge_pmd(), move_normal_pmd(), move_ptes()",
+)
+def moved_with_untouched_ranges(live: Live) -> None:
+    give_on_advice(live)
+    size, base = pmd_size(live), live.base_page
+    compact_if_short(live, size, _RANGES)
+    # a mapping of which one half is of one table of huge ranges, and the other half of the next
+    actor, table = live.actor(), live.mmu.table(size)
+    place = room_for(actor, 1, table) + table - _RANGES // 2 * size
+    kinds = product((mmap.MAP_PRIVATE, mmap.MAP_SHARED), (MADV_HUGEPAGE, MADV_NOHUGEPAGE), (0, base))
+    for (kind, advice, shift), touched in product(kinds, product((False, True), repeat=_RANGES)):
+        actor.mmap(_RANGES * size, READ_WRITE, kind | mmap.MAP_ANONYMOUS | MAP_FIXED, address=place)
+        memory = Memory(live, actor, place, _RANGES, size)
+        memory.advise(advice)
+        for page in compress(range(_RANGES), touched):
+            memory.fill_part(page * size, base)
+        with live.about(f"mapped with flag {kind}, advice {advice}, touched {touched}, to a place {shift} further"):
+            moved = _moved(live, memory, 0, memory.length, room_for(actor, _RANGES + 1, size) + shift)
+            wanted = [1 + page * size if touched[page] else 0 for page in range(_RANGES)]
+            there = [value_or_signal(partial(moved.read, page)) for page in range(0, moved.pages, size // base)]
+            live.expect("what the ranges begin with", wanted, there)
+            for page, is_there in enumerate(touched):
+                first = page * size + base * is_there
+                live.expect("words of the rest that are not zero", 0, moved.nonzero(first, (page + 1) * size - first))
+        moved.unmap()
 
 
 @MOVED_PARTS.case(

@@ -13,9 +13,10 @@ from hugepage_qa.cases.places import free_place
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import advised, set_policy
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
-from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 MOVED_AWAY = Area("userfaultfd/moved-away")
@@ -72,6 +73,51 @@ def minor(live: Live) -> None:
             _expect_nobody_asked(live, there, _VALUE, _NEW_VALUE)
         file.actor.end()
         live.expect_pool(nr=2, free=2)
+
+
+@MOVED_AWAY.case(
+    "huge pages that were not there when they were protected are zero where mremap() has moved them, and are written:"
+    " their program is not asked",
+    f"{DOC}; mm/hugetlb.c move_huge_pte() (0cef0bb836e3)",
+    since="5.19",
+    pages=3,
+)
+def protected_holes_of_huge_pages(live: Live) -> None:
+    for shared, touched in product((False, True), (False, True)):
+        memory = live.map(3, shared=shared)
+        if touched:
+            memory.touch(0, _VALUE)
+        Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM).write_protect(length=memory.length)
+        live.expect_signal(signal.SIGBUS, memory.touch, 2)
+        with live.about(f"shared {shared}, the first page was touched {touched}"):
+            there = memory.moved_to(free_place(live, memory.actor, 3))
+            _expect_unprotected(live, there, _VALUE if touched else 0)
+            if not live.differences:
+                live.expect_pool(nr=3, free=0)
+        memory.actor.end()
+        live.expect_pool(nr=3, free=3)
+
+
+@MOVED_AWAY.case(
+    "memory that was not there when it was protected is zero where mremap() has moved it, base pages, huge ones and"
+    " shared memory, and is written: its program is not asked",
+    f"{DOC}; UFFD_FEATURE_WP_UNPOPULATED; mm/mremap.c move_ptes() (0cef0bb836e3)",
+    since="6.4",
+    sizes=Sizes.ONCE,
+)
+def protected_holes(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    for make, touched in product((_huge, _base, _shared_huge, _shared_base), (False, True)):
+        memory = make(live)
+        if touched:
+            memory.touch(0, _VALUE)
+        feature = Feature.WP_HUGETLBFS_SHMEM | Feature.WP_UNPOPULATED
+        Userfault(memory, Mode.WRITE_PROTECTED, feature).write_protect(length=memory.length)
+        live.expect_signal(signal.SIGBUS, memory.touch, 2)
+        with live.about(f"{make.__name__.strip('_')}, the first page was touched {touched}"):
+            there = memory.moved_to(room_for(memory.actor, 3, memory.size))
+            _expect_unprotected(live, there, _VALUE if touched else 0)
+        memory.actor.end()
 
 
 @MOVED_AWAY.case(
@@ -147,6 +193,22 @@ def _expect_asked(live: Live, memory: Memory, page: int) -> None:
     """Expect a page to be registered, and an access to it to be the program's to handle."""
     live.expect("flags of memory that did not move", {"um"}, set(memory.smaps(page).flags & _FLAGS))
     live.expect_signal(signal.SIGBUS, memory.read, page)
+
+
+def _expect_unprotected(live: Live, there: Memory, value: int) -> None:
+    """Expect no base page of moved memory to be protected, its first page to begin with ``value``, and to be written.
+
+    Its last page is written before it is read. Raises KnownBug.
+    """
+    found = len(protected_pages(there))
+    known = {Quirk.MOVED_PAGE_STAYS_PROTECTED: there.length // live.base_page}
+    live.expect("base pages that are protected", 0, found, known)
+    if found:
+        return  # a write would not end
+    last = there.pages - 1
+    live.expect("signal of a write to the last page", None, value_or_signal(partial(there.touch, last, _NEW_VALUE)))
+    _expect_nobody_asked(live, there, value, 0)
+    live.expect("what was written to the last page", _NEW_VALUE, there.read(last))
 
 
 def _expect_nobody_asked(live: Live, there: Memory, *values: int) -> None:

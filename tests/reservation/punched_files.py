@@ -106,7 +106,7 @@ def punch_beside_neighbours(live: Live) -> None:
         memory = file.map(1, shared=shared, noreserve=True, first=1, flags=MAP_FIXED, at=place + live.size)
         neighbours = [make(live, actor, place + at * live.size) for at in (0, 2)]
         # read, a private mapping has the page of the file
-        memory.read()
+        live.expect("what is read of the file", 0, memory.read())
         for value, neighbour in enumerate(neighbours, start=1):
             neighbour.fill(value)
         with live.about(f"{make.__name__.strip('_')}, mapping shared {shared}, shortened {is_shortened}"):

@@ -157,6 +157,7 @@ def a_page_that_comes_back(live: Live) -> None:
             surplus.expect_filled()
             surplus.actor.end()
             _expect_each(live, {node: (1, 1, 0)})
+            live.expect_pool(nr=1, free=1)
         live.set_nr(0)
 
 

@@ -11,14 +11,14 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_node_short
+from hugepage_qa.cases.fragmentation import compact_if_short
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io
 from hugepage_qa.cases.read_from_outside import read_of_another
-from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size, room_for
-from hugepage_qa.cases.thp_policy import give_on_advice
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
+from hugepage_qa.cases.thp_policy import expect_huge_bytes, give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -232,10 +232,7 @@ def _expect_as_advised(live: Live, memory: Memory, advice: list[int]) -> None:
     for page in touched:
         memory.fill_part(page * memory.size, live.base_page, OLD)
     expected = sum(memory.size for page in touched if advice[page] == MADV_HUGEPAGE)
-    found = mapped_huge(memory)
-    if found != expected:
-        expect_no_node_short(live, memory.size, _PAGES)
-    live.expect("bytes in huge pages", expected, found)
+    expect_huge_bytes(live, memory, expected)
 
 
 def _expect_carried(live: Live, way: _Way, size: int, map_anew: Callable[[], Memory]) -> None:

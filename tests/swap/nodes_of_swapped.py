@@ -14,7 +14,7 @@ from hugepage_qa.cases.memory_policy import Mode, bind, move_all, run_on_node, s
 from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, swapped
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
-from hugepage_qa.cases.thp_policy import fill_in_huge_pages
+from hugepage_qa.cases.thp_policy import expect_huge_bytes, fill_in_huge_pages, give_on_advice
 from hugepage_qa.kernel.nodes import read_nodes
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_WILLNEED
 from hugepage_qa.machine.host import CannotRun
@@ -117,6 +117,7 @@ _BRING_BACK: Mapping[str, Callable[[Memory], None] | None] = {
 def moves_when_it_is_back(live: Live) -> None:
     let_rest(live)
     let_nothing_be_balanced(live)
+    give_on_advice(live)
     two_nodes_with_room(live, 2)
     live.set_knob("proc/sys/vm/page-cluster", "0")
     group = new_group(live, "memory", Version.TWO)
@@ -126,6 +127,7 @@ def moves_when_it_is_back(live: Live) -> None:
                 swap_off = only_swap(live, _ROOM * pmd_size(live) + _OTHERS)
                 memory = map_aligned(live, 1, pmd_size(live), shared=shared, actor=actor_in(live, group), advice=advice)
                 memory.fill()
+                expect_huge_bytes(live, memory, memory.length if advice == MADV_HUGEPAGE else 0)
                 leave_memory(live, memory, group)
                 if bring_back:
                     bring_back(memory)

@@ -110,7 +110,7 @@ def _write(_memory: Memory, other: Memory) -> None:
 
 
 def _read(_memory: Memory, other: Memory) -> None:
-    other.read()
+    other.expect_zero()
 
 
 def _advise_again(memory: Memory, _other: Memory) -> None:

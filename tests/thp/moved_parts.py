@@ -13,7 +13,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.swapped import need_swap, swap_out, swapped
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
-from hugepage_qa.cases.thp_policy import base_pages, give_on_advice, huge_pages
+from hugepage_qa.cases.thp_policy import base_pages, expect_huge_bytes, give_on_advice, huge_pages
 from hugepage_qa.cases.thp_shared_memory import expect_shared, map_start, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -70,6 +70,7 @@ def moved_with_untouched_ranges(live: Live) -> None:
         for page in compress(range(_RANGES), touched):
             memory.fill_part(page * size, base)
         with live.about(f"mapped with flag {kind}, advice {advice}, touched {touched}, to a place {shift} further"):
+            expect_huge_bytes(live, memory, size * sum(touched) if advice == MADV_HUGEPAGE else 0)
             moved = _moved(live, memory, 0, memory.length, room_for(actor, _RANGES + 1, size) + shift)
             wanted = [1 + page * size if touched[page] else 0 for page in range(_RANGES)]
             there = [value_or_signal(partial(moved.read, page)) for page in range(0, moved.pages, size // base)]

@@ -4,7 +4,7 @@ import mmap
 from collections.abc import Iterator
 from itertools import product
 
-from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage, with_blocks
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_node_short, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
 from hugepage_qa.cases.thp_memory import (
@@ -116,6 +116,17 @@ def expect_all_huge(live: Live, memory: Memory, about: str = "", node: int | Non
     """Expect all of ``memory`` to be in huge pages. Raises CannotRun as ``need_blocks`` does."""
     need_blocks(live, memory, node)
     live.expect(f"bytes in huge pages {about}".rstrip(), memory.length, mapped_huge(memory))
+
+
+def expect_huge_bytes(live: Live, memory: Memory, expected: int) -> None:
+    """Expect so many bytes of ``memory`` to be in huge pages.
+
+    Raises CannotRun where memory of a node is too fragmented.
+    """
+    found = mapped_huge(memory)
+    if found != expected:
+        expect_no_node_short(live, memory.size, memory.pages)
+    live.expect("bytes in huge pages", expected, found)
 
 
 def base_pages(live: Live, pages: int = 1) -> Memory:

@@ -106,6 +106,8 @@ _WITHOUT_HUGE_PAGES = {
     "private-mapping",
     "with-a-child-told-of",
     "other-memory-moved",
+    "in-place-of-pages",
+    "written-after-all",
     "protected-zeroes",
     "freed-while-protected",
     "paged-out-while-protected",

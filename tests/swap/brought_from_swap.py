@@ -126,7 +126,8 @@ def _expect_brought(live: Live, group: ControlGroup, memory: Memory, there: set[
             drain_lru_batches(live, memory.actor)
         return found
 
-    if stays := live.host.last_attempt(left, lambda found: not found):
+    # what is still being written to swap is in memory as long as that takes
+    if stays := live.host.last_look(left, lambda found: not found):
         if live.host.has_others:
             raise CannotRun("what was swapped out stays in memory")
         live.fail("base pages that stay in memory", set(), stays)

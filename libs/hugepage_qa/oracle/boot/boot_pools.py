@@ -69,6 +69,8 @@ _GIVEN_BACK = "HugeTLB: freed 1 cross-zone hugepages of size "
 _UNSIGNED_LONG = 1 << 64
 #: hugetlb_register_all_nodes() walks over all nodes that are online, before over those with memory
 _FILES_OF_ALL_NODES = KernelVersion(6, 1)
+#: hugetlb_bootmem_page_zones_valid(): gigantic pages that lie in two zones are given back
+_KEEPS_TO_ZONES = KernelVersion(6, 15)
 
 
 def expect_pools(draft: Draft) -> None:
@@ -97,7 +99,7 @@ def expect_pools(draft: Draft) -> None:
         cma=draft.cma.nodes,
         cma_only=cma_only,
         threads=_threads(draft),
-        zones_meet=has_movable_words(draft),
+        zones_meet=_gives_back(draft),
         quirks=draft.follow,
     )
     draft.quirks |= reservation.quirks
@@ -114,7 +116,7 @@ def expect_pools(draft: Draft) -> None:
         _expect_consistency(draft, size)
         _expect_freeable(draft, size)
     _expect_total(draft)
-    if has_movable_words(draft):
+    if _gives_back(draft):
         draft.tolerate(_GIVEN_BACK)
     _expect_default(draft, plan.default)
     _expect_vm_nr_hugepages(draft, plan.default, plan, reservation)
@@ -198,6 +200,11 @@ def _expect_total_of(draft: Draft, node: int | None, present: int) -> None:
     least = present - present // _SHARE_OF_KERNEL - _KEPT_BY_KERNEL
     if least > 0 and has_movable_words(draft) and not _keeps_more(draft):
         draft.expect(f"{meminfo}/MemTotal", Between(least, present), TOTAL_COMES_BACK)
+
+
+def _gives_back(draft: Draft) -> bool:
+    """Tell whether boot may give gigantic pages back, for they lie in two zones."""
+    return has_movable_words(draft) and draft.machine.version >= _KEEPS_TO_ZONES
 
 
 def _keeps_more(draft: Draft) -> bool:

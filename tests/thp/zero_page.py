@@ -6,7 +6,7 @@ from hugepage_qa.cases.control_group import Version, new_group
 from hugepage_qa.cases.endless_calls import returned
 from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_shortage
 from hugepage_qa.cases.frames import TRANSPARENT, ZERO, kpageflags
-from hugepage_qa.cases.group_memory import actor_in
+from hugepage_qa.cases.group_memory import actor_in, need_exact_charges
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
@@ -75,6 +75,8 @@ def tables_that_stand_by(live: Live) -> None:
     since="5.8",
 )
 def written_without_room(live: Live) -> None:
+    # half a huge page has room for what the process has besides
+    need_exact_charges(live)
     let_rest(live)
     compact_if_short(live, pmd_size(live), 1)
     group = new_group(live, "memory", Version.TWO)

@@ -12,9 +12,9 @@ from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, ZERO, flags_f
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import new_ring
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.kernel.memory_layout import Zone, read_zones
-from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_FIXED, MAP_POPULATE
+from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE, MAP_POPULATE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.process.actor import Actor
 
@@ -80,12 +80,8 @@ def page_tables(live: Live) -> tuple[Actor, list[int]]:
     Raises CannotRun where they are not found: not all memory of a large machine is looked at.
     """
     actor = live.actor()
-    size = pmd_size(live)
-    address, length = room_for(actor, _PAGE_TABLES, size), _PAGE_TABLES * size
-    # none of it is committed, which may be more than there is: 4 GiB with the hash page tables of powerpc
-    actor.mmap(length, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED, address=address)
-    memory = Memory(live, actor, address, _PAGE_TABLES, size)
-    memory.advise(MADV_NOHUGEPAGE)
+    # to commit it may be more than there is: 4 GiB with the hash page tables of powerpc
+    memory = map_aligned(live, _PAGE_TABLES, pmd_size(live), actor=actor, advice=MADV_NOHUGEPAGE, prot=mmap.PROT_READ)
     words = {memory.read(page) for page in range(memory.pages)}
     live.expect("what is read of memory that nobody has written", {0}, words)
     for frames in _groups(live, PAGE_TABLE, _from_the_last(live)):

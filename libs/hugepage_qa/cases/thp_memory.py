@@ -80,14 +80,24 @@ def free_lazily(live: Live, memory: Memory, pages: int | None = None) -> bool:
 
 
 def map_aligned(
-    live: Live, pages: int, size: int, *, shared: bool = False, actor: Actor | None = None, advice: int | None = None
+    live: Live,
+    pages: int,
+    size: int,
+    *,
+    shared: bool = False,
+    actor: Actor | None = None,
+    advice: int | None = None,
+    prot: int = READ_WRITE,
 ) -> Memory:
-    """Map ``pages`` anonymous pages at a multiple of ``size`` bytes, and give ``advice`` for them. Raises OSError."""
+    """Map ``pages`` anonymous pages at a multiple of ``size`` bytes, and give ``advice`` for them. Raises OSError.
+
+    Private memory that may only be read, by ``prot``, is not committed.
+    """
     actor = actor or live.actor()
     address = room_for(actor, pages, size)
     kind = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
     # the start of shared memory has to be aligned as its address is
-    actor.mmap(pages * size, READ_WRITE, kind | mmap.MAP_ANONYMOUS | MAP_FIXED, address=address)
+    actor.mmap(pages * size, prot, kind | mmap.MAP_ANONYMOUS | MAP_FIXED, address=address)
     memory = Memory(live, actor, address, pages, size)
     if advice is not None:
         memory.advise(advice)

@@ -13,7 +13,7 @@ from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.forced_writes import FORCED_VALUE, forced_write, need_forced_writes
-from hugepage_qa.cases.frames import left_behind
+from hugepage_qa.cases.frames import never_freed
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory, runs
@@ -204,7 +204,7 @@ def free_when_gone(live: Live) -> None:
             odd.unmap()
             for each in (memory, equal):
                 each.actor.end()
-            left = live.host.last_look(partial(_left_behind, live, odd.actor, frames), partial(eq, 0), _HELD_SECONDS)
+            left = live.host.last_look(partial(_never_freed, live, odd.actor, frames), partial(eq, 0), _HELD_SECONDS)
             live.expect("frames that nobody has and that are not free", 0, left)
         odd.actor.end()
 
@@ -224,9 +224,9 @@ def _skipped(live: Live) -> int:
     return read_integer(ObservedTree(live.host), f"{DIRECTORY}/pages_skipped") or 0
 
 
-def _left_behind(live: Live, actor: Actor, frames: set[int]) -> int:
+def _never_freed(live: Live, actor: Actor, frames: set[int]) -> int:
     drain_lru_batches(live, actor)
-    return len(left_behind(live, actor, frames))
+    return len(never_freed(live, actor, frames))
 
 
 class ThpUnmerged(LiveTest):

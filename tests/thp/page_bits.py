@@ -11,7 +11,13 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_SOFT_DIRTY, clear_refs, need_soft_dirty
+from hugepage_qa.cases.clear_refs import (
+    CLEAR_REFS_ALL,
+    CLEAR_REFS_SOFT_DIRTY,
+    clear_refs,
+    need_soft_dirty,
+    uses_what_is_protected,
+)
 from hugepage_qa.cases.debugfs import expect_split
 from hugepage_qa.cases.frames import DIRTY, kpageflags
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
@@ -106,8 +112,7 @@ def _same(_live: Live, bits: Bits) -> Bits:
 
 
 def _protected(live: Live, bits: Bits) -> Bits:
-    # pmd_modify() and pte_modify() of powerpc mark it as used (arch/powerpc/include/asm/book3s/64/pgtable.h)
-    return replace(bits, referenced=None) if live.host.architecture.startswith("ppc") else bits
+    return replace(bits, referenced=None) if uses_what_is_protected(live) else bits
 
 
 def _in_parts(_live: Live, bits: Bits) -> Bits:

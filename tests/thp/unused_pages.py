@@ -4,7 +4,7 @@ import mmap
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import read_counters
-from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, keeps_use_when_split
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, keeps_use_when_split, uses_what_is_protected
 from hugepage_qa.cases.khugepaged_clock import KHUGEPAGED, await_scans
 from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
@@ -76,7 +76,7 @@ def half_of_it_used(live: Live) -> None:
 
 def _need_kept_use(live: Live) -> None:
     """Raise CannotRun where compaction makes unused what it moves, which may be what was used, or mprotect(2) used."""
-    if live.host.architecture.startswith("ppc"):
+    if uses_what_is_protected(live):
         raise CannotRun("mprotect(2) marks pages as used on powerpc: pte_modify()")
     if not keeps_use_when_split(live):
         raise CannotRun("pages that compaction moves are not used then, whatever they were")

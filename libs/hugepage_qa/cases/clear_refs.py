@@ -77,6 +77,11 @@ def while_nothing_moves(live: Live, attempt: Callable[[], tuple[Made, bool]]) ->
     raise CannotRun("compaction moves base pages again and again: they are in other frames then, and soft-dirty")
 
 
+def uses_what_is_protected(live: Live) -> bool:
+    """Tell whether mprotect(2) marks pages as used, as pmd_modify() and pte_modify() of powerpc do."""
+    return live.host.architecture.startswith("ppc")
+
+
 def keeps_use_when_split(live: Live) -> bool:
     """Tell whether base pages are used that a huge page was split into, which was used: migration_entry_supports_ad().
 

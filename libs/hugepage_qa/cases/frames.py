@@ -97,7 +97,7 @@ def tails_among(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
     return _with_flag(live, actor, frames, COMPOUND_TAIL)
 
 
-def left_behind(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
+def never_freed(live: Live, actor: Actor, frames: Iterable[int]) -> set[int]:
     """Return which of ``frames`` are private memory that nobody has mapped, and not in swap either: nobody frees it.
 
     Raises CannotRun as above.

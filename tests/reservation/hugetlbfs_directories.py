@@ -114,11 +114,10 @@ def _in_octal(modes: dict[str, int]) -> dict[str, str]:
     pages=1,
 )
 def special_files(live: Live) -> None:
-    kinds = _SPECIAL
-    point, actor = live.mount(nr_inodes=len(kinds) + 1, size=live.size), live.actor()
+    point, actor = live.mount(nr_inodes=len(_SPECIAL) + 1, size=live.size), live.actor()
     for _time in range(2):
-        expect_left(live, point, len(kinds))
-        for left, (name, kind) in zip((2, 1, 0), kinds.items(), strict=True):
+        expect_left(live, point, len(_SPECIAL))
+        for left, (name, kind) in zip((2, 1, 0), _SPECIAL.items(), strict=True):
             actor.call("mknodat", AT_FDCWD, f"{point}/{name}", kind | 0o600, 0)
             expect_left(live, point, left)
         live.expect_errno(errno.ENOSPC, actor.call, "mknodat", AT_FDCWD, f"{point}/more", stat.S_IFIFO | 0o600, 0)
@@ -127,12 +126,12 @@ def special_files(live: Live) -> None:
         live.expect("bytes written", 8, actor.call("write", fifo, b"hugepage", 8))
         live.expect("bytes read", (8, (b"hugepage",)), actor.call_with_buffers("read", fifo, bytes(8), 8))
         live.expect_errno(errno.ENODEV, live.map, 1, actor, fd=fifo, shared=True)
-        for name in kinds:
+        for name in _SPECIAL:
             actor.call("unlinkat", AT_FDCWD, f"{point}/{name}", 0)
         expect_left(live, point, 1 + 1)
         actor.call("close", fifo)
         live.expect_pool(nr=1, free=1)
-    expect_left(live, point, len(kinds))
+    expect_left(live, point, len(_SPECIAL))
 
 
 @DIRECTORIES.case(

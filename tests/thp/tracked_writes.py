@@ -14,8 +14,8 @@ from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, ma
 from hugepage_qa.cases.thp_shared_memory import filled_file, mount_tmpfs, shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import PROT_NONE
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.version import KernelVersion
 
 TRACKED_WRITES = Area("thp/tracked-writes", sizes=Sizes.ONCE)
 
@@ -70,43 +70,60 @@ _WAYS: tuple[Way, ...] = (
     _given_back,
     _given_back_and_read,
     _with_a_child_for_a_time,
-    _write_protected_and_no_more,
     _cleared_again,
 )
-#: uffd_wp_range() of Linux 6.1 lets shared memory be written that a program protects no more, and nobody is told
-_TELLS_ALL = KernelVersion(6, 2)
 
 
 def _of_a_file(live: Live, pages: int) -> Memory:
     return filled_file(live, f"{mount_tmpfs(live, 'always')}/file", pages)
 
 
-_KINDS = huge_pages, mapped_in_parts, base_pages, huge_zeroes, shared_huge_pages, shared_base_pages, _of_a_file
+#: base pages of shared memory are the last, for the bug of theirs that ends a case (931298e103c2 mends it)
+_KINDS = huge_pages, mapped_in_parts, base_pages, huge_zeroes, shared_huge_pages, _of_a_file, shared_base_pages
 
 
 @TRACKED_WRITES.case(
     "a base page that is written is soft-dirty, whatever was done to its memory since clear_refs was written: it was"
-    " protected, closed or protected by a program, and allowed again, given back, read or not, or inherited; huge"
-    " pages, whole and in parts, base pages, zeroes and shared memory",
+    " protected or closed and allowed again, given back, read or not, or inherited; huge pages, whole and in parts,"
+    " base pages, zeroes and shared memory",
     f"{SOFT}; mm/huge_memory.c can_change_pmd_writable(); mm/mprotect.c can_change_pte_writable(); mm/vma.c"
     " vma_wants_writenotify()",
 )
 def written_after_all(live: Live) -> None:
     let_nobody_else_act(live)
-    ways = [way for way in _WAYS if way is not _write_protected_and_no_more or live.kernel_version >= _TELLS_ALL]
-    for make, way in product(_KINDS, ways):
+    for make, way in product(_KINDS, _WAYS):
         with live.about(f"{make.__name__.strip('_')}, {way.__name__.strip('_').replace('_', ' ')}"):
-            memory = while_nothing_moves(live, partial(_cleared, live, make, way))
-            if way is _nothing:
-                # more may be told than was written: a mapping that becomes one with others is soft-dirty as a whole
-                live.expect("base pages that are soft-dirty before", [], runs({*soft_dirty_pages(memory)}))
-            count = memory.size // live.base_page
-            written = {0, count // 2 + 5, 2 * count - 1}
-            for number in sorted(written):
-                memory.actor.write(memory.address + number * live.base_page, _NEW_VALUE)
-            untold = written - {*soft_dirty_pages(memory)}
-            live.expect("base pages that were written and are not soft-dirty", [], sorted(untold))
-            memory.actor.end()
+            _written, untold = _written_and_untold(live, make, way)
+            live.expect("base pages that were written and are not soft-dirty", [], untold)
+
+
+@TRACKED_WRITES.case(
+    "a base page that is written is soft-dirty where a program protected its memory since clear_refs was written, and"
+    " protects it no more",
+    f"{SOFT}; mm/userfaultfd.c uffd_wp_range(); mm/mprotect.c can_change_pte_writable()",
+)
+def written_when_no_longer_protected(live: Live) -> None:
+    let_nobody_else_act(live)
+    for make in _KINDS:
+        with live.about(make.__name__.strip("_")):
+            written, untold = _written_and_untold(live, make, _write_protected_and_no_more)
+            known = {Quirk.SOFT_DIRTY_LOST_AT_UNPROTECT: written} if make is shared_base_pages else None
+            live.expect("base pages that were written and are not soft-dirty", [], untold, known)
+
+
+def _written_and_untold(live: Live, make: Callable[[Live, int], Memory], way: Way) -> tuple[list[int], list[int]]:
+    """Write base pages of memory for which ``way`` was gone; return which, and those that are not soft-dirty then."""
+    memory = while_nothing_moves(live, partial(_cleared, live, make, way))
+    if way is _nothing:
+        # more may be told than was written: a mapping that becomes one with others is soft-dirty as a whole
+        live.expect("base pages that are soft-dirty before", [], runs({*soft_dirty_pages(memory)}))
+    count = memory.size // live.base_page
+    written = [0, count // 2 + 5, 2 * count - 1]
+    for number in written:
+        memory.actor.write(memory.address + number * live.base_page, _NEW_VALUE)
+    untold = {*written} - {*soft_dirty_pages(memory)}
+    memory.actor.end()
+    return written, sorted(untold)
 
 
 def _cleared(live: Live, make: Callable[[Live, int], Memory], way: Way) -> tuple[Memory, bool]:

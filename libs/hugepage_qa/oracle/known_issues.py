@@ -86,6 +86,7 @@ class Quirk(Enum):
     GUARDING_PROTECTED_NEVER_ENDS = "guarding-protected-never-ends"
     POISON_OF_SHARED_LOST = "poison-of-shared-lost"
     COLLAPSE_MAPS_UNTOLD = "collapse-maps-untold"
+    SOFT_DIRTY_LOST_AT_UNPROTECT = "soft-dirty-lost-at-unprotect"
 
     # of the pools of a running machine, recorded in pool/known_pool_issues.py
     DEMOTE_TAKES_RESERVED = "demote-takes-reserved"

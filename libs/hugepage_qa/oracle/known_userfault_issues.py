@@ -213,4 +213,18 @@ USERFAULT_ISSUES = by_quirk(
         since=KernelVersion(6, 1),
         seen="6.1.176, 6.12.117, 7.3.4",
     ),
+    KnownIssue(
+        quirk=Quirk.SOFT_DIRTY_LOST_AT_UNPROTECT,
+        summary="base pages of shared memory that UFFDIO_WRITEPROTECT protected, and protects no more, are written "
+        "without becoming soft-dirty: who saves a process in steps, as CRIU does, leaves what was written out",
+        example="2 MiB of shared memory in base pages, 4 written to clear_refs, UFFDIO_WRITEPROTECT and the same again "
+        "without UFFDIO_WRITEPROTECT_MODE_WP, a write: bit 55 of pagemap is not set; it is for private memory and for "
+        "a huge page",
+        cause="uffd_wp_range() has change_protection() make entries of vm_get_page_prot(), which lets shared memory be "
+        "written, and not of vm_page_prot, which does not while soft-dirty is tracked (b1f9e876862d)",
+        since=KernelVersion(5, 19),
+        until=KernelVersion(6, 3),
+        fix="mm/userfaultfd: rely on vma->vm_page_prot in uffd_wp_range() (931298e103c2); 6.1.y has it not",
+        seen="6.1.176; right on 6.12.117, 7.3.4",
+    ),
 )

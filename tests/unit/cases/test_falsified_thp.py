@@ -108,6 +108,7 @@ _WITHOUT_HUGE_PAGES = {
     "other-memory-moved",
     "in-place-of-pages",
     "written-after-all",
+    "written-when-no-longer-protected",
     "protected-zeroes",
     "freed-while-protected",
     "paged-out-while-protected",

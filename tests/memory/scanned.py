@@ -173,6 +173,37 @@ def untouched_hugetlb_page(live: Live) -> None:
         live.expect_pool(nr=1, free=1)
 
 
+@SCANNED.case(
+    "a scan that matches pages of a pool which nobody has touched protects all of them, with or without a page table:"
+    " none is told as written when all are read, and one that is written is, once",
+    f"{DOC} PM_SCAN_WP_MATCHING; fs/proc/task_mmu.c pagemap_scan_pte_hole(), pagemap_scan_hugetlb_entry()",
+    since=SINCE,
+    sizes=Sizes.EACH,
+    pages=3,
+)
+def untouched_hugetlb_pages(live: Live) -> None:
+    told_when_read = []
+    for shared in (False, True):
+        actor = live.actor()
+        memory = live.map(3, actor, shared=shared, at=place_of_a_table(live, actor), flags=MAP_FIXED_NOREPLACE)
+        track_writes(memory)
+        protect(live, memory, Is(0))
+        with live.about(f"shared {shared}"):
+            live.expect("what is written when they are protected", [], told_as_written(live, memory))
+            memory.expect_zero(0, 3)
+            told_when_read.append(told_as_written(live, memory, PROTECT))
+            memory.touch(2)
+            last = [Region(2 * live.size, 3 * live.size, Is.WRITTEN)]
+            live.expect("what is written to page 2", last, told_as_written(live, memory, PROTECT))
+            live.expect("what is written after that", [], told_as_written(live, memory))
+        actor.end()
+        live.expect_pool(nr=3, free=3)
+    # page 0 has no page table when it is protected, and the others have that which was made for it
+    others = [Region(live.size, 3 * live.size, Is.WRITTEN)]
+    known = {Quirk.SCAN_LEAVES_UNTOUCHED: [others, others]}
+    live.expect("what is written when private and shared pages were read", [[], []], told_when_read, known)
+
+
 def _expect_dropped_told(live: Live, memory: Memory, first: int, end: int, *, is_filled: bool) -> None:
     """Drop base pages from ``first`` to ``end`` of protected memory, and expect them to be told until protected."""
     base = live.base_page

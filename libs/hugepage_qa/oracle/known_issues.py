@@ -75,6 +75,7 @@ class Quirk(Enum):
     UNREGISTER_ENDS_PROTECTION = "unregister-ends-protection"
     GIVEN_BACK_UNTOLD = "given-back-untold"
     SCAN_PASSES_OVER_PAGES = "scan-passes-over-pages"
+    SCAN_LEAVES_UNTOUCHED = "scan-leaves-untouched"
     SCAN_PROTECTS_OTHERS = "scan-protects-others"
     PART_OF_SHARED_UNTOLD = "part-of-shared-untold"
     CLOSED_GIGANTIC_PAGE_READ = "closed-gigantic-page-read"

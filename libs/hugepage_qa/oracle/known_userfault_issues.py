@@ -88,6 +88,18 @@ USERFAULT_ISSUES = by_quirk(
         seen="6.12.117, 6.18.44, 7.3.4",
     ),
     KnownIssue(
+        quirk=Quirk.SCAN_LEAVES_UNTOUCHED,
+        summary="PAGEMAP_SCAN that protects all of a mapping of a pool leaves pages out that nobody has touched, where "
+        "there is a page table for them: what is only read of them then is told as written",
+        example="three pages of 2M, untouched, with a page table to themselves, a scan with PM_SCAN_WP_MATCHING and no "
+        "masks, all are read: a scan for PAGE_IS_WRITTEN tells the second and the third; with UFFDIO_WRITEPROTECT none",
+        cause="pagemap_scan_pte_hole() protects what has no page table, and makes one for the first page; "
+        "pagemap_scan_hugetlb_entry() takes an entry that is not PAGE_IS_WRITTEN for a protected one, and an empty one "
+        "is not (52526ca7fdb9)",
+        since=KernelVersion(6, 7),
+        seen="6.12.117, 7.3.4",
+    ),
+    KnownIssue(
         quirk=Quirk.SCAN_PROTECTS_OTHERS,
         summary="a PAGEMAP_SCAN that protects and tells nothing protects all base pages, whatever its masks "
         "choose: who looks for what was written is not told of the others",

@@ -29,6 +29,8 @@ _BLOCKED_SECONDS = 300.0
 #: how long who was waited for in vain is waited for when it is killed: if the kernel keeps it, it does so for ever
 BLOCKED_BEFORE_SECONDS = 10.0
 _STARVED_SECONDS = 1200.0
+#: how long an actor may be asleep: for its threads and children, who may wait for a CPU, or a user who never comes
+_ASLEEP_SECONDS = 600.0
 _LOOK_SECONDS = 1.0
 
 
@@ -37,7 +39,7 @@ class ActorGone(Exception):
 
 
 class ActorStarved(Exception):
-    """The actor has not had enough of a CPU to answer: nothing can be said of the kernel."""
+    """The actor has not had enough of a CPU to answer, or sleeps: nothing can be said of the kernel."""
 
 
 def encode(argument: Argument) -> str:
@@ -150,30 +152,37 @@ class Patience:
     def __init__(self, pid: int, what: str, blocked: float | None = None) -> None:
         self._most_blocked = _BLOCKED_SECONDS if blocked is None else blocked
         self._asked = f"the actor (process {pid}) does not answer {what[:60]!r}"
-        self._began = self._blocked_since = time.monotonic()
+        self._began = self._unchanged_since = time.monotonic()
         self._at_first: float | None = None
-        self._used = 0.0
+        self._seen = ("", 0.0)
 
     def look(self, state: str, seconds: float, stack: Callable[[], str]) -> None:
         """Take note that the process is in ``state`` and has had ``seconds`` of a CPU.
 
         Raises ActorGone for one that runs or is blocked in the kernel without an end, ActorStarved for one that is not
-        let run.
+        let run, or that nobody wakes.
         """
         now = time.monotonic()
         if self._at_first is None:
-            self._at_first = self._used = seconds
-        if state != "D" or seconds != self._used:
-            self._blocked_since, self._used = now, seconds
+            self._at_first = seconds
+        if (state, seconds) != self._seen:
+            self._unchanged_since, self._seen = now, (state, seconds)
+        unchanged = now - self._unchanged_since
         had = seconds - self._at_first
         if had > _CPU_SECONDS:
             raise ActorGone(f"{self._asked}: {had:.0f} s of CPU time, and no end")
-        if now - self._blocked_since > self._most_blocked:
-            calls = stack().split()[1::2]
-            where = f" in {' < '.join(calls)}" if calls else ""
-            raise ActorGone(f"{self._asked}: blocked in the kernel for {now - self._blocked_since:.0f} s{where}")
+        if state == "D" and unchanged > self._most_blocked:
+            raise ActorGone(f"{self._asked}: blocked in the kernel for {unchanged:.0f} s{_place(stack())}")
+        if state == "S" and unchanged > _ASLEEP_SECONDS:
+            raise ActorStarved(f"{self._asked}: asleep for {unchanged:.0f} s{_place(stack())}")
         if now - self._began > _STARVED_SECONDS:
             raise ActorStarved(f"{self._asked}: it had {had:.0f} s of a CPU in {now - self._began:.0f} s")
+
+
+def _place(stack: str) -> str:
+    """Return where in the kernel a process is by its ``stack``, which is empty where we may not know it."""
+    calls = stack.split()[1::2]
+    return f" in {' < '.join(calls)}" if calls else ""
 
 
 def _await(descriptor: int, pid: int, what: str, blocked: float | None = None) -> None:

@@ -65,6 +65,16 @@ def test_one_that_was_waited_for_in_vain_has_seconds_when_it_is_killed(clock: Cl
         look(patience, "D", 1.0)
 
 
+def test_one_that_nobody_wakes_has_ten_minutes_and_says_nothing_of_the_kernel(clock: Clock) -> None:
+    patience = Patience(7, "text")
+    look(patience, "S", 1.0)
+    clock.now += 599
+    look(patience, "S", 1.0)
+    clock.now += 2
+    with pytest.raises(ActorStarved, match=r"asleep for 601 s in folio_wait_bit\+0x1 < hugetlb_fault\+0x2"):
+        look(patience, "S", 1.0)
+
+
 def test_a_stack_that_may_not_be_read_is_left_out(clock: Clock) -> None:
     patience = Patience(7, "text")
     look(patience, "D", 1.0)

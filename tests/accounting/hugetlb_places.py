@@ -60,7 +60,7 @@ def _expect_shown_in_mappings(live: Live, file: HugeFile, told: FileStatus) -> N
     """Expect mappings of ``file`` in three processes to show what stat(2) has told, and which pages of it they are."""
     whole = file.map(2, noreserve=True)
     second = file.map(1, first=1, shared=False, noreserve=True)
-    child = file.actor.fork()
+    child = live.fork(file.actor)
     whole.protect(mmap.PROT_READ, 1)
     theirs = open_again(live, file).map(2, noreserve=True)
     for first, memory in ((0, whole), (1, second), (0, whole.seen_by(child)), (1, second.seen_by(child)), (0, theirs)):

@@ -7,6 +7,7 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
+from hugepage_qa.cases.hugetlb_of_a_process import seeming_shared
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import PRESENT, Memory
 from hugepage_qa.cases.places import free_place
@@ -99,7 +100,8 @@ def of_one_process(live: Live) -> None:
                 found = process_status(live, memory.actor).hugetlb_pages
                 live.expect("HugetlbPages", counted * live.size, found)
                 shown = sum(each.private_hugetlb for each in memory.all_mappings())
-                live.expect("Private_Hugetlb", len(left) * live.size, shown)
+                seeming = seeming_shared(live, map(memory.at, left), shown)
+                live.expect("Private_Hugetlb", len(left) * live.size, shown, seeming)
                 _expect_values(live, memory, beside)
             memory.actor.end()
             live.expect_pool(nr=_THERE, free=_THERE)

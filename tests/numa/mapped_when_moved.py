@@ -195,7 +195,7 @@ def pages_that_balancing_passes_over(live: Live) -> None:
         live.expect("node of the page", where, node_of(memory))
         memory.fill(7)
     live.expect_pool(nr=6, free=2)
-    child = huge.actor.fork()
+    child = live.fork(huge.actor)
     for memory, where in kept:
         memory.seen_by(child).expect_filled(7)
         memory.seen_by(child).fill(8)

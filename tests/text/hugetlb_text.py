@@ -40,7 +40,7 @@ def shared_text(live: Live) -> None:
         _expect_hugetlb(live, program, _map_in_place(live, program, its))
     # one page for both, and what each of them may have to copy is reserved
     live.expect_pool(nr=3, free=2, resv=2)
-    child = first.actor.fork()
+    child = live.fork(first.actor)
     live.expect("pages of code that are wrong in a child", 0, child.run(first.code, first.built.pages, STEP))
     live.expect_pool(nr=3, free=2, resv=2)
 

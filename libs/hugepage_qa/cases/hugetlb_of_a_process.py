@@ -1,6 +1,8 @@
 """What a process shows of the hugetlb pages that it has mapped: its smaps, and its status, after a fork, too."""
 
 import errno
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -55,12 +57,25 @@ def expect_private_and_shared(
     live.expect("Private_Hugetlb, Shared_Hugetlb", (private * live.size, shared * live.size), found, known)
 
 
+def seeming_shared(live: Live, addresses: Iterable[int], found: int) -> Mapping[Quirk, int]:
+    """Return what Private_Hugetlb, ``found`` in bytes, is with smaps-shows-shared, of private pages at ``addresses``.
+
+    A page table seems to be shared or not, with all that is in it: that is ``found`` where it is the pages of some of
+    the tables.
+    """
+    sums = {0}
+    for pages in Counter(address // live.mmu.table(live.size) for address in addresses).values():
+        sums |= {others + pages * live.size for others in sums}
+    return {Quirk.SMAPS_SHOWS_SHARED: found} if found in sums and live.mmu.may_seem_shared(live.size) else {}
+
+
 def forked(live: Live, memory: Memory, pages: int = 1, *, apart: bool = False) -> Memory:
     """Fork the actor of private ``memory``, and return what its child has of it: the ``pages`` that were touched.
 
     They are in one page table, or ``apart`` in one each. Raises KnownBug where it has none, or lacks some of these.
     """
-    child = memory.fork()
+    # not memory.fork(), which would not say how many are lacking
+    child = memory.seen_by(memory.actor.fork())
     expect_inherited(live, child, pages, apart=apart)
     return child
 

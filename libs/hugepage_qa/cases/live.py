@@ -6,12 +6,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from hugepage_qa.cases.inherited_pages import lacks_pages
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pool_view import NO_POOL, read_counters
 from hugepage_qa.cases.resized_pool import ResizedPool
 from hugepage_qa.kernel.uapi import AT_FDCWD, HUGE_SHIFT, MAP_HUGETLB
 from hugepage_qa.machine.host import CannotRun, Host
 from hugepage_qa.machine.knobs import Kind, Knob
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import Rule
 from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.actor_link import ActorGone
@@ -76,6 +78,17 @@ class Live(ResizedPool):
         actor = self.host.start_actor()
         self._stack.callback(self._end, actor)
         return actor
+
+    def fork(self, actor: Actor) -> Actor:
+        """Fork ``actor``, and return its child. Raises KnownBug as ``see_inherited`` does."""
+        child = actor.fork()
+        self.see_inherited(actor, child)
+        return child
+
+    def see_inherited(self, parent: Actor, child: Actor) -> None:
+        """Look for pages of a pool that a child lacks which was forked just now. Raises KnownBug (fork-loses-pages)."""
+        if self.mmu.may_seem_shared(self.size) and self.has_bug(Quirk.FORK_LOSES_PAGES):
+            self._end_if_known(Quirk.FORK_LOSES_PAGES, lacks_pages(self.host, parent, child))
 
     def _end(self, actor: Actor) -> None:
         try:

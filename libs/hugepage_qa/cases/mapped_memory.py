@@ -47,6 +47,9 @@ class Owner(Protocol):
     def kernel_version(self) -> KernelVersion:
         """The version of the running kernel."""
 
+    def fork(self, actor: Actor) -> Actor:
+        """Fork ``actor``, and return its child. Raises KnownBug, Refused."""
+
     def expect(self, subject: str, expected: Any, found: Any) -> None:
         """Keep a difference where ``found`` is not what is expected."""
 
@@ -107,8 +110,8 @@ class Memory:
         return Memory(self._live, actor, self.address, self.pages, self.size)
 
     def fork(self) -> "Memory":
-        """Fork who has mapped it, and return the same memory as the child sees it. Raises Refused."""
-        return self.seen_by(self.actor.fork())
+        """Fork who has mapped it, and return the same memory as the child sees it. Raises KnownBug, Refused."""
+        return self.seen_by(self._live.fork(self.actor))
 
     def touch(self, page: int = 0, value: int = 1) -> None:
         """Store ``value`` in one page. Raises Fault."""

@@ -1,17 +1,19 @@
 """Which process has which hugetlb page, and what each page holds: a model, and all that the kernel tells of it."""
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from itertools import count
 from random import Random
 
 from hugepage_qa.cases.drawn_program import DrawnProgram
 from hugepage_qa.cases.hugetlb_files import HugeFile
+from hugepage_qa.cases.hugetlb_of_a_process import seeming_shared
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import EXCLUSIVE, FRAME, OF_A_FILE, PRESENT, WORD, Memory
 from hugepage_qa.cases.memory_policy import nodes_of
 from hugepage_qa.kernel.numa_maps import read_numa_maps
 from hugepage_qa.machine.host import ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
 
 #: processes at once
 MOST_PROCESSES = 3
@@ -87,15 +89,17 @@ class ModelledPages(DrawnProgram):
             frame = entries[0] & FRAME
             frames = [frame + offset // self.live.base_page for offset in offsets]
             self.live.expect(f"frames of page {part}", frames, [entry & FRAME for entry in entries])
-            bits = (self.holders(page) == 1, self.one.file is not None)
+            is_alone, is_of_a_file = self.holders(page) == 1, self.one.file is not None
             told = [(bool(entry & EXCLUSIVE), bool(entry & OF_A_FILE)) for entry in entries]
-            self.live.expect(f"page {part} is mapped once, and of a file", [bits] * len(offsets), told)
+            bits, not_alone = ([(alone, is_of_a_file)] * len(offsets) for alone in (is_alone, False))
+            seeming = {Quirk.SMAPS_SHOWS_SHARED: not_alone} if self.live.mmu.may_seem_shared(self.unit) else None
+            self.live.expect(f"page {part} is mapped once, and of a file", bits, told, seeming)
             # one page has one frame in all processes, and two have not the same
             others = [other for other, its in self._frames.items() if its == frame and other != page]
             self.live.expect(f"pages with the frame of page {part}", [], others)
             self.live.expect(f"frame of page {part} in others", self._frames.setdefault(page, frame), frame)
-        for name, expected, found in self._told():
-            self.live.expect(name, expected, found)
+        for name, expected, found, known in self._told():
+            self.live.expect(name, expected, found, known)
 
     def _expect_read(self, file: HugeFile) -> None:
         """Expect read(2) to find in the file what is mapped, and in holes zeroes."""
@@ -105,22 +109,24 @@ class ModelledPages(DrawnProgram):
             found = file.actor.uapi.unpack("2Q", file.read(offset, 2 * WORD))
             self.live.expect(f"words that are read of page {part}", expected, [*found])
 
-    def _told(self) -> Iterator[tuple[str, object, object]]:
-        """Yield what is told of each mapping, what the page table says of it, and what is found."""
+    def _told(self) -> Iterator[tuple[str, object, object, Mapping[Quirk, object]]]:
+        """Yield what is told of each mapping, what the page table says of it, what is found, and with known bugs."""
         memory = self.one.memory
         on_nodes = read_numa_maps(ObservedTree(self.live.host), memory.actor.pid) or ()
         counted = {each.start: {node: pages for node, pages in each.nodes.items() if pages} for each in on_nodes}
         for mapping in memory.all_mappings():
             first, end = ((place - memory.address) // self.unit for place in (mapping.start, mapping.end))
-            pages = [page for page in self.mine[first:end] if page is not None]
-            alone = sum(self.holders(page) == 1 for page in pages)
-            expected = alone * self.unit, (len(pages) - alone) * self.unit
-            found = mapping.private_hugetlb, mapping.shared_hugetlb
-            yield f"Private_Hugetlb, Shared_Hugetlb of pages {first} to {end}", expected, found
+            pages = {part: page for part, page in enumerate(self.mine[first:end], first) if page is not None}
+            alone = [memory.at(part) for part, page in pages.items() if self.holders(page) == 1]
+            private, all_pages = len(alone) * self.unit, len(pages) * self.unit
+            seeming = seeming_shared(self.live, alone, mapping.private_hugetlb)
+            yield f"Private_Hugetlb of pages {first} to {end}", private, mapping.private_hugetlb, seeming
+            both = mapping.private_hugetlb + mapping.shared_hugetlb
+            yield f"Private_Hugetlb and Shared_Hugetlb of pages {first} to {end}", all_pages, both, {}
             if on_nodes:
                 here = counted.get(mapping.start, {})
-                yield f"pages {first} to {end} in numa_maps", len(pages), sum(here.values())
+                yield f"pages {first} to {end} in numa_maps", len(pages), sum(here.values()), {}
                 there = [memory.at(part) for part in range(first, end) if self.mine[part] is not None]
                 if there and "r" in mapping.permissions:
                     nodes = Counter(nodes_of(memory.actor, there))
-                    yield f"nodes of pages {first} to {end} in numa_maps", dict(nodes), here
+                    yield f"nodes of pages {first} to {end} in numa_maps", dict(nodes), here, {}

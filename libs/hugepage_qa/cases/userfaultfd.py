@@ -186,6 +186,7 @@ class Userfault(UserfaultMessages):
         """
         child, (descriptor, *others) = self.told_of(live, self._memory.actor.fork, Event.FORK)
         live.expect("further numbers of the event", [0, 0], others)
+        live.see_inherited(self._memory.actor, child)
         memory = self._memory.seen_by(child)
         faults = self.handling(memory)
         # of the word the first four bytes are the number

@@ -13,6 +13,7 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD
+from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_shared_memory import (
     expect_blocks,
@@ -217,9 +218,39 @@ def _punched(file: HugeFile, place: int, length: int) -> tuple[int, int]:
     return file.size, file.blocks
 
 
-def _mount(live: Live, room: int) -> str:
-    """Mount a tmpfs for ``room`` bytes with huge=always until the case ends, and return where. Raises Refused."""
-    return live.mount_other(f"huge=always,size={room},mode=0700", "tmpfs")
+@TMPFS_ROOM.case(
+    "what a file of a full tmpfs has in swap, huge pages or base pages, takes its room all the same: whatever it, and"
+    " another file, is asked to take more, and however often, finds none, ENOSPC and SIGBUS, and takes none",
+    "Documentation/filesystems/tmpfs.rst size; write(2), fallocate(2) ENOSPC; mm/shmem.c shmem_alloc_and_add_folio(),"
+    " shmem_recalc_inode()",
+)
+def full_with_what_is_in_swap(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    size, page = pmd_size(live), live.base_page
+    need_swap(live, 2 * size)
+    for huge, in_swap in product(("always", "never"), (page, size, 2 * size)):
+        with_blocks(live, size, 2)
+        path = f"{_mount(live, 2 * size, huge)}/{in_swap}"
+        memory = map_start_of_file(live, path, pages=3)
+        actor = memory.actor
+        file, other = (open_file(live, name, actor) for name in (path, f"{path}-other"))
+        memory.fill_part(0, 2 * size)
+        with live.about(f"huge={huge}, {in_swap} bytes in swap"):
+            swap_out(live, memory, in_swap)
+            for one, offset in product((file, other), (2 * size, 3 * size - page)):
+                for _time in range(2):
+                    live.expect_errno(errno.ENOSPC, actor.call, "pwrite64", one.descriptor, bytes(WORD), WORD, offset)
+                    live.expect_errno(errno.ENOSPC, actor.call, "fallocate", one.descriptor, 0, offset, page)
+                    live.expect_signal(signal.SIGBUS, actor.write, memory.address + offset, _VALUE)
+                    found = file.blocks, other.blocks, _free_room(live, file.name)
+                    live.expect("st_blocks of both files, free bytes", (2 * size, 0, 0), found)
+            live.expect("words that changed", 0, memory.wrong(0, 2 * size))
+        actor.end()
+
+
+def _mount(live: Live, room: int, huge: str = "always") -> str:
+    """Mount a tmpfs for ``room`` bytes until the case ends, and return where. Raises Refused."""
+    return live.mount_other(f"huge={huge},size={room},mode=0700", "tmpfs")
 
 
 def _free_room(live: Live, point: str) -> int:

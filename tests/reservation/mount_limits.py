@@ -142,13 +142,23 @@ def race_for_the_limit(live: Live) -> None:
         expect_blocks(live, point, 1, 1)
 
 
-@LIMITS.case("size= in percent is that part of the persistent pool", SIZE, sizes=Sizes.BUDDY, pages=4)
+@LIMITS.case(
+    "size= in percent is that part of the persistent pool, rounded down to whole pages once the pages are multiplied",
+    f"{SIZE}; fs/hugetlbfs/inode.c hugetlbfs_size_to_hpages()",
+    sizes=Sizes.BUDDY,
+    # of most pools a hundredth of a page is no whole number, and a fifth of the pool is one
+    pages=5,
+)
 def size_in_percent(live: Live) -> None:
     live.let_grow(4)
-    live.map(8)
+    live.map(9)
     pool = read_pool_view(live.host).pools[live.size]
-    expected = (pool.nr - pool.surplus) * 50 // 100
-    expect_blocks(live, live.mount(size="50%"), expected, expected)
+    for percent in range(5, 101, 5):
+        expected = (pool.nr - pool.surplus) * percent // 100
+        point = live.mount(size=f"{percent}%")
+        with live.about(f"size={percent}%"):
+            expect_blocks(live, point, expected, expected)
+        live.unmount(point)
 
 
 @LIMITS.case(
@@ -250,21 +260,21 @@ def both_limits(live: Live) -> None:
     "min_size= in percent reserves that part of the persistent pool, less than a page nothing",
     f"{MIN_SIZE}; fs/hugetlbfs/inode.c hugetlbfs_size_to_hpages()",
     sizes=Sizes.BUDDY,
-    pages=4,
+    pages=5,
 )
 def min_size_in_percent(live: Live) -> None:
     persistent = read_pool_view(live.host).pools[live.size].nr
     percent = -(-3 * 100 // persistent)
     reserved = persistent * percent // 100
-    if reserved > 4:
+    if reserved > 5:
         raise CannotRun("of the pages of this pool a percent is more than a case has")
     for part, pages in ((percent, reserved), (0, 0)):
         point = live.mount(min_size=f"{part}%")
-        live.expect_pool(nr=4, free=4, resv=pages)
+        live.expect_pool(nr=5, free=5, resv=pages)
         live.unmount(point)
-        live.expect_pool(nr=4, free=4)
+        live.expect_pool(nr=5, free=5)
     expect_blocks(live, live.mount(min_size=f"{percent}%", size="100%"), persistent, persistent)
-    live.expect_pool(nr=4, free=4, resv=reserved)
+    live.expect_pool(nr=5, free=5, resv=reserved)
 
 
 @LIMITS.case("what min_size= reserved is free again when the mount has gone", MIN_SIZE, pages=2)

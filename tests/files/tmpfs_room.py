@@ -228,9 +228,10 @@ def full_with_what_is_in_swap(live: Live) -> None:
     let_only_pmd_inherit(live)
     size, page = pmd_size(live), live.base_page
     need_swap(live, 2 * size)
-    for huge, in_swap in product(("always", "never"), (page, size, 2 * size)):
+    for huge, in_swap in product(("always", "never"), (size, 2 * size)):
         with_blocks(live, size, 2)
-        path = f"{_mount(live, 2 * size, huge)}/{in_swap}"
+        point = _mount(live, 2 * size, huge)
+        path = f"{point}/file"
         memory = map_start_of_file(live, path, pages=3)
         actor = memory.actor
         file, other = (open_file(live, name, actor) for name in (path, f"{path}-other"))
@@ -242,7 +243,7 @@ def full_with_what_is_in_swap(live: Live) -> None:
                     live.expect_errno(errno.ENOSPC, actor.call, "pwrite64", one.descriptor, bytes(WORD), WORD, offset)
                     live.expect_errno(errno.ENOSPC, actor.call, "fallocate", one.descriptor, 0, offset, page)
                     live.expect_signal(signal.SIGBUS, actor.write, memory.address + offset, _VALUE)
-                    found = file.blocks, other.blocks, _free_room(live, file.name)
+                    found = file.blocks, other.blocks, _free_room(live, point)
                     live.expect("st_blocks of both files, free bytes", (2 * size, 0, 0), found)
             live.expect("words that changed", 0, memory.wrong(0, 2 * size))
         actor.end()

@@ -31,6 +31,18 @@ _FIRST = 3
 _FEW = 4
 #: hugetlb pages of a source
 _HUGE = 3
+#: of each kind: what is filled, what changes beside it, the source, and what that is filled from
+_OF_EACH = 4
+NOT_WHILE_CHANGING = (
+    "UFFDIO_COPY that has waited for its source fills nothing as long as the program is yet to be told that memory"
+    " beside it was given back, or unmapped: it fails with EAGAIN, and when it is done anew then, the page is filled"
+)
+CHANGING = f"{DOC}; ioctl_userfaultfd(2) EAGAIN; mm/userfaultfd.c mfill_atomic(), mfill_atomic_hugetlb(), mmap_changing"
+_CHANGES = ("madvise", "munmap")
+#: MADV_DONTNEED of hugetlb pages
+_REMOVED_SINCE = "5.18"
+#: seconds that no copy takes
+_MOMENT = 0.3
 #: start and length in bytes, in ascending order
 Parts = Sequence[tuple[int, int]]
 
@@ -180,6 +192,54 @@ def hugetlb_pages_of_a_file(live: Live) -> None:
             live.expect("errno, .copy", (0, memory.size), fault.copied(border, 0, memory.size))
             live.expect("words that are wrong", 0, memory.wrong(0, memory.size, 1 + border.address - source.address))
         source.unmap()
+
+
+@ABSENT.case(NOT_WHILE_CHANGING, CHANGING, sizes=Sizes.BUDDY, since=_REMOVED_SINCE, pages=_OF_EACH + 1)
+def hugetlb_pages_that_wait(live: Live) -> None:
+    for shared, change in product((False, True), _CHANGES):
+        # a page that nobody reserved holds what is copied until it can be where it belongs
+        _expect_to_wait(live, live.map(_OF_EACH, shared=shared), change, Feature.MISSING_HUGETLBFS)
+        live.expect_pool(nr=_OF_EACH + 1, free=_OF_EACH + 1)
+
+
+@ABSENT.case(NOT_WHILE_CHANGING, CHANGING, sizes=Sizes.ONCE)
+def base_pages_that_wait(live: Live) -> None:
+    let_rest(live)
+    for shared, change in product((False, True), _CHANGES):
+        memory = map_aligned(live, _OF_EACH, live.base_page, shared=shared)
+        _expect_to_wait(live, memory, change, Feature.MISSING_SHMEM)
+
+
+def _expect_to_wait(live: Live, memory: Memory, change: str, feature: Feature) -> None:
+    """Expect the first page to be filled from the third when that is there, but not while the second page changes.
+
+    The third is filled from the fourth.
+    """
+    actor, size = memory.actor, memory.size
+    content, source = memory.part(3), memory.part(2)
+    content.fill()
+    handled = Userfault(source, Mode.MISSING, feature, waits=True, of_kernel=True)
+    events = Feature.EVENT_REMOVE | Feature.EVENT_UNMAP
+    fault = Userfault(memory.part(0, 2), Mode.MISSING, feature | events, waits=True)
+
+    def is_there() -> bool:
+        return bool(memory.pagemap([memory.address])[0] & PRESENT)
+
+    with live.about(f"{change}, shared {memory.smaps().is_shared}"), at_once(live, actor, 0) as threads:
+        threads.attempt("ioctl", *fault.copying(source, 0, size))
+        live.expect("what is told", PageFault(Told(0), source.address), handled.await_fault(live))
+        threads.call(change, memory.at(1), size, mmap.MADV_DONTNEED)
+        live.host.wait_until(fault.is_readable)
+        live.expect("whether there is an event that nobody was told yet", True, fault.is_readable())
+        live.expect("bytes copied to the source", size, handled.copy(content))
+        live.host.wait_until(is_there, _MOMENT)
+        live.expect("whether the page is there before the event is told", False, is_there())
+        # who waits for that goes on
+        actor.call("close", fault.descriptor)
+    again = Userfault(memory.part(0), Mode.MISSING, feature)
+    live.expect("errno, .copy when nothing changes", (0, size), again.copied(source, 0, size))
+    memory.part(0).expect_filled()
+    actor.end()
 
 
 def _watched(live: Live, source: Memory, *, shared: bool) -> tuple[Memory, Userfault]:

@@ -2,12 +2,12 @@
 
 import errno
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
-from hugepage_qa.cases.group_memory import events
+from hugepage_qa.cases.group_memory import expect_killed
 from hugepage_qa.cases.group_statistics import expect_statistics
 from hugepage_qa.cases.hugetlb_accounting import (
     ACCOUNTING,
@@ -26,8 +26,6 @@ from hugepage_qa.kernel.tree import parse_integer
 from hugepage_qa.kernel.uapi import MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
-from hugepage_qa.process.actor_link import ActorGone
 
 BY_MEMORY = Area("cgroup/charged-by-memory")
 
@@ -201,7 +199,7 @@ def pages_that_the_file_has_no_place_for(live: Live) -> None:
             # so that all else that the second one takes is there
             _ask_for(file, first, 0, touched=touched)
             live.expect_pool(nr=2, free=1, resv=int(reserved))
-            _expect_killed(live, group, partial(_ask_for, file, far, _FAR // live.size, touched=touched), file.actor)
+            expect_killed(live, group, partial(_ask_for, file, far, _FAR // live.size, touched=touched), file.actor)
             live.expect("bytes in the file", live.size, kept.blocks)
             live.expect_pool(nr=2, free=1, resv=int(reserved))
             kept.allocate(1, _FAR // live.size)
@@ -223,18 +221,6 @@ def _ask_for(file: HugeFile, memory: Memory, page: int, *, touched: bool) -> Non
         memory.advise(MADV_POPULATE_WRITE)
     else:
         file.allocate(1, page)
-
-
-def _expect_killed(live: Live, group: ControlGroup, act: Callable[[], None], actor: Actor) -> None:
-    """Have ``actor`` act in a group that must not use any memory, which is its end. Raises Failed where it is not."""
-    before = events(group, "memory.events")["oom_kill"]
-    group.add(actor)
-    try:
-        act()
-    except ActorGone:
-        live.expect("processes killed", before + 1, events(group, "memory.events")["oom_kill"])
-    else:
-        live.fail("what became of who asked", "killed", "it has what it asked for")
 
 
 def _memory_current(group: ControlGroup) -> int:

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from collections.abc import Callable
 
 from hugepage_qa.cases.control_group import CHARGED_AHEAD, ControlGroup, Version, new_group
 from hugepage_qa.cases.group_statistics import read_statistics
@@ -16,6 +17,7 @@ from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages
 from hugepage_qa.kernel.smaps import read_smaps
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor_link import ActorGone
 
 USED, IN_SWAP = "memory.current", "memory.swap.current"
 #: what is given back in the background may take so long
@@ -76,6 +78,18 @@ def events(group: ControlGroup, name: str) -> dict[str, int]:
 def swap_of(live: Live, actor: Actor) -> int:
     """Return the bytes of a process that are in swap: others may have had more of it go there than was asked for."""
     return sum(mapping.fields.get("Swap", 0) for mapping in read_smaps(ObservedTree(live.host), actor.pid) or ())
+
+
+def expect_killed(live: Live, group: ControlGroup, act: Callable[[], object], actor: Actor) -> None:
+    """Have ``actor`` act in a group that must not use any memory, which is its end. Raises Failed where it is not."""
+    before = events(group, "memory.events")["oom_kill"]
+    group.add(actor)
+    try:
+        act()
+    except ActorGone:
+        live.expect("processes killed", before + 1, events(group, "memory.events")["oom_kill"])
+    else:
+        live.fail("what became of who asked", "killed", "it has what it asked for")
 
 
 def give_what_is_in_swap(group: ControlGroup) -> None:

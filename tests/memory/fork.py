@@ -2,19 +2,31 @@
 
 import mmap
 import signal
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import permutations
 
 from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_of_a_process import expect_inherited, forked
+from hugepage_qa.cases.kept_memory import expect_nothing_kept
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pinned_pages import Pin
+from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, need_signal_for_poison
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.sizes import MIB
 
 FORK = Area("memory/fork")
 _POISON = Feature.POISON | Feature.MISSING_HUGETLBFS
+#: page tables that children have of memory, more than are left of one that has ended for other reasons
+_TABLES = 96
+#: bytes in huge pages that a child inherits at once
+_AT_ONCE = 16 * MIB
+LEFT = "fork(2); mm/huge_memory.c copy_huge_pmd(); mm/memory.c copy_page_range()"
 COPY = "fork(2); mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_wp()"
 
 
@@ -139,6 +151,48 @@ def address_space_of_a_child(live: Live) -> None:
                     live.expect("VmSize", before - kept * live.size, expect_as_mapped(live, one))
             for one in (grandchild, child, memory.actor):
                 one.end()
+
+
+@FORK.case(
+    "forks, one after the other, of memory in huge pages, in parts of them, in base pages and in the huge page of"
+    " zeroes, leave nothing in the memory of the kernel when parent and child have ended, and no page table",
+    LEFT,
+    sizes=Sizes.ONCE,
+)
+def nothing_left(live: Live) -> None:
+    _expect_nothing_left(live, (huge_pages, mapped_in_parts, base_pages, huge_zeroes), pinned=False)
+
+
+@FORK.case(
+    "the same of memory of which parts are pinned: a child gets copies of these, for which a fork splits a huge page",
+    f"{LEFT}; io_uring_register(2) IORING_REGISTER_BUFFERS",
+    sizes=Sizes.ONCE,
+    since="5.12",
+)
+def nothing_left_of_what_is_pinned(live: Live) -> None:
+    _expect_nothing_left(live, (huge_pages, mapped_in_parts, base_pages), pinned=True)
+
+
+def _expect_nothing_left(live: Live, makers: Sequence[Callable[[Live, int], Memory]], *, pinned: bool) -> None:
+    for make in makers:
+        with live.about(make.__name__.replace("_", " ")):
+            expect_nothing_kept(live, partial(_fork_often, live, make, pinned=pinned))
+
+
+def _fork_often(live: Live, make: Callable[[Live, int], Memory], *, pinned: bool) -> None:
+    """Have children of so many parents have a page table for each huge page, of which a base page may be pinned."""
+    size = pmd_size(live)
+    pages = max(1, _AT_ONCE // size)
+    for _round in range(_TABLES // pages):
+        memory = make(live, pages)
+        pin = Pin(live, memory) if pinned else None
+        if pin:
+            pin.hold(*((page * size, live.base_page) for page in range(pages)))
+        child = memory.fork()
+        child.actor.end()
+        if pin:
+            pin.let_go()
+        memory.actor.end()
 
 
 @FORK.case(

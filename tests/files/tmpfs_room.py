@@ -236,6 +236,7 @@ def full_with_what_is_in_swap(live: Live) -> None:
         actor = memory.actor
         file, other = (open_file(live, name, actor) for name in (path, f"{path}-other"))
         memory.fill_part(0, 2 * size)
+        expect_mapped_whole(live, memory, 2 if huge == "always" else 0, f"huge={huge}")
         with live.about(f"huge={huge}, {in_swap} bytes in swap"):
             swap_out(live, memory, in_swap)
             for one, offset in product((file, other), (2 * size, 3 * size - page)):

@@ -232,7 +232,7 @@ def _expect_to_wait(live: Live, memory: Memory, change: str, feature: Feature) -
         live.host.wait_until(fault.is_readable)
         live.expect("whether there is an event that nobody was told yet", True, fault.is_readable())
         live.expect("bytes copied to the source", size, handled.copy(content))
-        live.host.wait_until(is_there, _MOMENT)
+        live.host.pause(_MOMENT)
         live.expect("whether the page is there before the event is told", False, is_there())
         # who waits for that goes on
         actor.call("close", fault.descriptor)

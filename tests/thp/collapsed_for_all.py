@@ -27,6 +27,8 @@ _SOURCE = "mm/khugepaged.c collapse_file(), retract_page_tables()"
 #: huge ranges of the file, and the one that is made huge
 _RANGES, _HUGE = 3, 1
 _JUST_IT = "just the huge page"
+#: what a private mapping has written
+_COPY = 1 << 40
 #: before, MADV_COLLAPSE left the page tables of others to khugepaged
 _FOR_OTHERS_SINCE = KernelVersion(6, 6)
 
@@ -34,7 +36,7 @@ _FOR_OTHERS_SINCE = KernelVersion(6, 6)
 @FOR_ALL.case(
     "when khugepaged makes a part of a file huge, each mapping that has all of it, be it no byte more before it or"
     " behind it, of each process, private ones that were not written, too, has it mapped as a whole once it is touched,"
-    " and those that lack a base page of it hold what they held",
+    " and those that lack a base page of it hold what they held, as do private ones that have copies of some",
     f"{THP_DOC} Khugepaged controls; {_SOURCE}",
 )
 def by_khugepaged(live: Live) -> None:
@@ -70,7 +72,7 @@ def _made_huge(live: Live, file: "_MappedFile") -> dict[str, int]:
 @FOR_ALL.case(
     "MADV_COLLAPSE makes a part of a file huge by whichever mapping that has all of it, be it no byte more before it or"
     " behind it, and has it mapped as a whole there; the others have it so, too, once they are touched (since Linux"
-    " 6.6), and all hold what they held",
+    " 6.6), and all hold what they held, private ones that have copies of some base pages of it, too",
     f"madvise(2) MADV_COLLAPSE; {_SOURCE} (1d65b771bc08)",
     since="6.1",
 )
@@ -114,9 +116,13 @@ class _MappedFile:
         whole["a private mapping"] = self._map_whole(0, end, mmap.MAP_PRIVATE)
         starts = (self._first + base, end), (0, last - base)
         self._parts = {start: self._map(start, behind) for start, behind in starts}
+        # page tables that are not to be taken: they have what the file has not
+        copied = *((0, end, at) for at in (0, size // 2, size - base)), (self._first, last, base)
+        self._copies = [(at, self._map_copied(start, behind, at)) for start, behind, at in copied]
         child = self._actor.fork()
         theirs = {f"{name}, of the child": memory.seen_by(child) for name, memory in whole.items()}
         self.whole = whole | theirs
+        self._copies += [(at, memory.seen_by(child)) for at, memory in self._copies]
         self.expect_held()
         with_blocks(live, size, 1)
         live.set_knob(f"{DIRECTORY}/shmem_enabled", "advise")
@@ -131,6 +137,11 @@ class _MappedFile:
         wrong = sum(memory.wrong(0, memory.length, 1 + self._first) for memory in self.whole.values())
         wrong += sum(memory.wrong(0, memory.length, 1 + start) for start, memory in self._parts.items())
         self._live.expect("words of all mappings that are others", 0, wrong)
+        base = self._live.base_page
+        lost = sum(memory.wrong(at, base, _COPY) for at, memory in self._copies)
+        self._live.expect("words of private copies that are others", 0, lost)
+        beside = sum(memory.wrong_beside(at, at + base, 1 + self._first) for at, memory in self._copies)
+        self._live.expect("words beside private copies that are others", 0, beside)
 
     def end(self) -> None:
         """End the process and its child."""
@@ -147,6 +158,16 @@ class _MappedFile:
         """Map the file as ``_map`` does, and return what is made huge in it."""
         address = self._map(start, end, kind).address + self._first - start
         return Memory(self._live, self._actor, address, 1, pmd_size(self._live))
+
+    def _map_copied(self, start: int, end: int, at: int) -> Memory:
+        """Map the file privately as ``_map_whole`` does, with a copy of the base page ``at`` bytes in what it returns.
+
+        All of it was read.
+        """
+        memory = self._map_whole(start, end, mmap.MAP_PRIVATE)
+        memory.nonzero(0, memory.length)
+        memory.fill_part(at, self._live.base_page, _COPY)
+        return memory
 
 
 class ThpCollapsedForAll(LiveTest):

@@ -1,20 +1,22 @@
 """Huge pages of files that are mapped in part, wherever that part lies, and copies of them, that go to another node."""
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from operator import eq
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import MOVE_ALL, bind, move_page, node_of
+from hugepage_qa.cases.memory_policy import MOVE_ALL, bind, migrate, move_page, node_of, nodes_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.places import end_of_addresses
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, pmd_size, room_for
+from hugepage_qa.cases.thp_nodes import filled_on, two_nodes_with_room
 from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start_of_file, mount_tmpfs
-from hugepage_qa.kernel.uapi import MAP_FIXED_NOREPLACE
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED_NOREPLACE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -22,6 +24,8 @@ IN_PARTS = Area("numa/moved-when-in-parts", sizes=Sizes.ONCE)
 
 MOVES = "move_pages(2); mm/migrate.c do_pages_move()"
 _NEW = 0x5EED
+#: one that moves, and room for what is copied of it
+_HUGE_PAGES = 2
 #: a multiple of what a table of each level of most architectures covers
 _BORDER_BITS = 40
 
@@ -101,6 +105,97 @@ def copies_in_merged_mappings(live: Live) -> None:
             actor.end()
 
 
+@IN_PARTS.case(
+    "base pages that have taken the place of parts of a huge page move to another node with the rest of it, whichever"
+    " they are: they were given back and written again, or are copies that a private mapping has of a file, or a child"
+    " of what its parent has; by mbind(2) and by migrate_pages(2)",
+    "mbind(2) MPOL_MF_MOVE_ALL; migrate_pages(2); mm/mempolicy.c queue_folios_pte_range()",
+    nodes=2,
+)
+def among_other_parts(live: Live) -> None:
+    here, there = two_nodes_with_room(live, _HUGE_PAGES)
+    let_nothing_be_balanced(live)
+    let_rest(live)
+    makes = {
+        "written again": _written_again,
+        "copies of a file": _copies_of_a_file,
+        "copies of a child": _copies_of_a_child,
+    }
+    for (name, make), by_mbind in product(makes.items(), (True, False)):
+
+        def move(memory: Memory, by_mbind: bool = by_mbind) -> None:
+            if by_mbind:
+                bind(memory, [there], MOVE_ALL)
+            else:
+                migrate(memory.actor, here, there)
+
+        with live.about(f"{name}, by mbind(2) {by_mbind}"):
+            # somebody may have a hold of one for a moment, and the huge page may be split when it has moved
+            left = live.host.last_attempt(partial(_left_behind, live, make, move), lambda left: not left)
+            live.expect("base pages that did not move", [], left)
+
+
+def _left_behind(live: Live, make: Callable[[Live], Memory], move: Callable[[Memory], None]) -> list[int]:
+    """Make a huge page on the first node, have it ``move`` to the second one, and return which base pages did not."""
+    memory = make(live)
+    # what nobody has looked at since is not mapped
+    _expect_held(live, memory, range(memory.pages), 0)
+    live.expect("base pages that are not on the first node", [], _elsewhere(memory, live.nodes[0]))
+    move(memory)
+    left = _elsewhere(memory, live.nodes[1])
+    _expect_held(live, memory, range(memory.pages), 0)
+    memory.actor.end()
+    return left
+
+
+def _elsewhere(memory: Memory, node: int) -> list[int]:
+    """Return which base pages of ``memory`` are not on ``node``."""
+    found = nodes_of(memory.actor, [memory.at(page) for page in range(memory.pages)])
+    return [page for page, place in enumerate(found) if place != node]
+
+
+def _written_again(live: Live) -> Memory:
+    """Return a huge page, mapped as base pages, of which some are small ones since they were written again."""
+    memory = _numbered(live, filled_on(live, live.actor(), live.nodes[0], 1))
+    for page in _some(memory):
+        memory.advise(MADV_DONTNEED, page, 1)
+        memory.touch(page, 1 + page)
+    return memory
+
+
+def _copies_of_a_child(live: Live) -> Memory:
+    """Return a huge page of a parent, as its child has it, which has copies of some base pages."""
+    memory = _numbered(live, filled_on(live, live.actor(), live.nodes[0], 1)).fork()
+    for page in _some(memory):
+        memory.touch(page, 1 + page)
+    return memory
+
+
+def _copies_of_a_file(live: Live) -> Memory:
+    """Return a huge page of a file, as a private mapping has it, which has copies of some base pages."""
+    path, actor = _file_on_a_node(live), live.actor()
+    every = pmd_size(live) // live.base_page
+    memory = _map_part(live, actor, live.open(actor, path), 0, every, kind=mmap.MAP_PRIVATE)
+    bind(memory, live.nodes[:1])
+    for page in _some(memory):
+        memory.touch(page, 1 + page)
+    return memory
+
+
+def _numbered(live: Live, whole: Memory) -> Memory:
+    """Return a huge page as the base pages that it has, of which each holds its number, counted from 1."""
+    each = Memory(live, whole.actor, whole.address, whole.length // live.base_page, live.base_page)
+    for page in range(each.pages):
+        each.touch(page, 1 + page)
+    return each
+
+
+def _some(memory: Memory) -> list[int]:
+    """Return base pages: the first and the last one, and such as lie alone and beside each other."""
+    half = memory.pages // 2
+    return [0, 2, half - 1, half, memory.pages - 1]
+
+
 def _file_on_a_node(live: Live) -> str:
     """Return the path of a file of one huge page, on the first node, of which each base page holds its number."""
     here, there = live.nodes[:2]
@@ -112,9 +207,7 @@ def _file_on_a_node(live: Live) -> str:
     writer = map_start_of_file(live, path)
     bind(writer, [here])
     expect_shared(live, writer, True, "huge=always")
-    each = Memory(live, writer.actor, writer.address, writer.length // live.base_page, live.base_page)
-    for page in range(each.pages):
-        each.touch(page, 1 + page)
+    _numbered(live, writer)
     writer.actor.end()
     return path
 

@@ -281,8 +281,9 @@ def ends_of_a_range(live: Live) -> None:
 
 
 @COLLAPSE.case(
-    "what a collapse fills is resident as what was there: RssAnon and RssShmem are the memory of the process, and"
-    " st_blocks that of its file, of which nothing is left when it is cut off",
+    "what a collapse fills, or maps as a whole again, whichever base pages of it were mapped, is resident as what was"
+    " there: RssAnon and RssShmem are the memory of the process, and st_blocks that of its file, of which nothing is"
+    " left when it is cut off",
     f"{DOC}; mm/khugepaged.c __collapse_huge_page_copy(), collapse_file(), collapse_pte_mapped_thp()",
     since=SINCE,
 )
@@ -298,7 +299,7 @@ def resident_when_filled(live: Live) -> None:
         with live.about(f"{length} bytes at {offset}"):
             for memory, name in ((private, "RssAnon"), (shared, "RssShmem")):
                 memory.fill_part(offset, length)
-                _collapse_twice(live, memory)
+                _collapse_again(live, memory)
                 _have_counted(live, memory)
                 resident = process_status(live, memory.actor).sizes[name]
                 live.expect(f"{name} in huge pages", 1, (resident + size // 2) // size)
@@ -329,16 +330,19 @@ def _collapsed_in_part(live: Live, start: int, length: int) -> Memory:
     return memory
 
 
-def _collapse_twice(live: Live, memory: Memory) -> None:
-    """Collapse, and once more when the huge page is mapped as base pages."""
+def _collapse_again(live: Live, memory: Memory) -> None:
+    """Collapse, and again when the huge page is mapped as base pages, of a file all or some of them."""
     collapse_memory(live, memory)
     live.expect("huge pages", memory.length, mapped_huge(memory))
-    memory.actor.call("mprotect", memory.address, live.base_page, mmap.PROT_READ)
-    # of a file none is mapped any more until it is read again
-    memory.nonzero(0, memory.size)
-    memory.actor.call("mprotect", memory.address, live.base_page, READ_WRITE)
-    collapse_memory(live, memory)
-    live.expect("huge pages after they were mapped in parts", memory.length, mapped_huge(memory))
+    size, base = memory.size, live.base_page
+    for start, length in ((0, size), (0, base), (size - base, base), (0, size // 2)):
+        memory.actor.call("mprotect", memory.address, base, mmap.PROT_READ)
+        # of a file none is mapped any more until it is read again
+        memory.nonzero(start, length)
+        memory.actor.call("mprotect", memory.address, base, READ_WRITE)
+        with live.about(f"{length} bytes at {start} read when they were mapped in parts"):
+            collapse_memory(live, memory)
+            live.expect("huge pages", memory.length, mapped_huge(memory))
 
 
 def _have_counted(live: Live, memory: Memory) -> None:

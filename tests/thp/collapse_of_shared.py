@@ -137,18 +137,20 @@ def smaller_sizes_alone(live: Live) -> None:
 
 
 @SHARED.case(
-    "khugepaged has huge pages of files mapped as a whole that are mapped as base pages, in every mapping of a process"
-    " and of others, the last one, too; a private one with a page of its own keeps that",
+    "khugepaged has huge pages of files mapped as a whole that are mapped as base pages, all of them or some, in every"
+    " mapping of a process and of others, the last one, too; a private one with a page of its own keeps that",
     f"{DOC}; mm/khugepaged.c collapse_pte_mapped_thp(), khugepaged_collapse_pte_mapped_thps()",
     since="6.1",
 )
 def files_in_parts(live: Live) -> None:
     let_only_pmd_inherit(live)
     point = mount_tmpfs(live, "always")
-    for has_more in (False, True):
+    size, base = pmd_size(live), live.base_page
+    ways = (False, 2 * size, 0), (True, 2 * size, 0), (True, base, 0), (True, size, size - base)
+    for number, (has_more, length, start) in enumerate(ways):
         put_to_work(live)
         put_to_sleep(live)
-        path = f"{point}/{has_more}"
+        path = f"{point}/{number}"
         first, other = filled_file(live, path, 2), live.actor()
         others = (first.actor, other) if has_more else ()
         shared = [first, *(map_file(live, each, live.open(each, path), 2) for each in others)]
@@ -156,11 +158,11 @@ def files_in_parts(live: Live) -> None:
         kind = mmap.MAP_PRIVATE | MAP_FIXED
         other.mmap(private.size, READ_WRITE, kind, live.open(other, path), address=private.address)
         for memory in (*shared, private):
-            _map_in_parts(live, memory)
+            _map_in_parts(live, memory, start, length)
         private.actor.write(private.at(1) - WORD, _NEW_VALUE)
         quicken(live)
         for memory in shared:
-            _expect_shared(live, memory, True, f"{len(shared)} mappings")
+            _expect_shared(live, memory, True, f"{len(shared)} mappings, {length} bytes at {start} read")
             memory.expect_filled()
         await_scans(live)
         live.expect("the word that is its own", _NEW_VALUE, private.actor.read(private.at(1) - WORD))
@@ -244,12 +246,12 @@ def _expect_shared(live: Live, memory: Memory, huge: bool, where: str) -> None:
     live.expect(f"ShmemPmdMapped, {where}", memory.length if huge else 0, _mapped_whole(live, memory))
 
 
-def _map_in_parts(live: Live, memory: Memory) -> None:
-    """Have ``memory`` of a file mapped as base pages, though it is huge, and advise it."""
+def _map_in_parts(live: Live, memory: Memory, start: int, length: int) -> None:
+    """Have ``length`` bytes of ``memory`` of a file mapped as base pages, though it is huge, and advise it."""
     for page in range(memory.pages):
         # a mapping that ends inside a huge page has none
         memory.actor.call("mprotect", memory.at(page), live.base_page, mmap.PROT_READ)
-    memory.expect_filled()
+    live.expect("words of a file that others read", 0, memory.wrong(start, min(length, memory.length - start)))
     memory.protect(READ_WRITE)
     live.expect("ShmemPmdMapped of what is mapped in parts", 0, memory.smaps().shmem_pmd_mapped)
     _advise(memory)

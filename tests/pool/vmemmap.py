@@ -82,9 +82,11 @@ def struct_pages_are_given_back(live: Live) -> None:
 
 
 @COUNTED.case(
-    "nr_memmap_pages and nr_memmap_boot_pages lack together what pages gave back, until these are gone: some of a pool,"
-    " all of it, also when new pages keep theirs by then, and surplus ones",
-    "mm/hugetlb_vmemmap.c free_vmemmap_page(), alloc_vmemmap_page_list(), since 15995a352474",
+    "nr_memmap_pages and nr_memmap_boot_pages lack together what pages gave back, those that come into a pool alone and"
+    " those that come with others, until these are gone: some of a pool, all of it, also when new pages keep theirs by"
+    " then, and surplus ones",
+    "mm/hugetlb_vmemmap.c free_vmemmap_page(), alloc_vmemmap_page_list(), since 15995a352474;"
+    " hugetlb_vmemmap_optimize_folios()",
     since="6.11",
 )
 def counted_struct_pages(live: Live) -> None:
@@ -97,9 +99,12 @@ def counted_struct_pages(live: Live) -> None:
         before = read_counted_struct_pages(live)
         if before is None:
             live.fail("nr_memmap_pages of /proc/vmstat", "a number", None)
-        live.reserve(pages)
         with live.about(f"optimised {on}, switched to {on_later} meanwhile"):
-            live.expect("struct pages with a pool", before - pages * given, read_counted_struct_pages(live))
+            for number in sorted({1, min(2, pages), pages // 2 or 1, pages}):
+                live.reserve(number)
+                live.expect(
+                    f"struct pages with {number} in a pool", before - number * given, read_counted_struct_pages(live)
+                )
             optimize_struct_pages(live, on=on_later)
             for left in sorted({pages - 1, pages // 2, 0}, reverse=True):
                 live.set_nr(left)

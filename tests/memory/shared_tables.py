@@ -3,6 +3,7 @@
 import mmap
 import os
 import signal
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import kpagecount
@@ -10,10 +11,16 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, Memory
 from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, bind, node_of
-from hugepage_qa.cases.places import free_place, memory_of_one_table, ordinary_memory, place_of_a_table
+from hugepage_qa.cases.places import (
+    free_place,
+    memory_of_one_table,
+    ordinary_memory,
+    place_of_a_table,
+    place_of_tables,
+)
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
-from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED, MAP_FIXED_NOREPLACE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -109,6 +116,61 @@ def _mapped_by_itself(live: Live, file: HugeFile, flags: int, prot: int) -> Memo
     """Return the file as a new process has it by one page table, which has opened it with ``flags``."""
     again = open_again(live, file, flags=flags)
     return memory_of_one_table(live, again.actor, again.descriptor, prot)
+
+
+@SHARED_TABLES.case(
+    "of a mapping that begins before what a table covers, or ends behind it, processes share that table, whether they"
+    " were forked or have mapped as much of the file or not, and none of what is covered in part",
+    f"{SHARED}, want_pmd_share(), page_table_shareable(); Documentation/admin-guide/mm/pagemap.rst kpagecount",
+    pages=4,
+)
+def mapped_once_within_a_mapping(live: Live) -> None:
+    if not live.mmu.may_be_shared(live.size):
+        raise CannotRun("page tables are not shared on this architecture")
+    # what a table covers, and a page on either side
+    covered = live.mmu.table(live.size) // live.size
+    file = new_memfd(live, pages=covered + 2)
+    for page in _touched(covered):
+        writer = file.map(1, first=page)
+        writer.touch(value=1 + page)
+        writer.unmap()
+    ranges = [*product((0, 1), (covered + 1, covered + 2))]
+    for (first, end), other in product(ranges, (None, *ranges)):
+        how = "by a fork" if other is None else f"pages {other[0]} to {other[1]} by another process"
+        with live.about(f"pages {first} to {end} of the file are mapped, {how}"):
+            ours = _mapped_around_a_table(live, file, first, end)
+            seen = _frames_seen(live, ours, first, covered)
+            theirs = ours.fork() if other is None else _mapped_around_a_table(live, file, *other)
+            also = _frames_seen(live, theirs, first if other is None else other[0], covered)
+            frames = seen | also
+            times = {page: 1 if 0 < page <= covered else (page in seen) + (page in also) for page in frames}
+            found = dict(zip(frames, kpagecount(live, ours.actor, frames.values()), strict=True))
+            live.expect("places where each page is mapped", times, found)
+            for each in (theirs, ours):
+                each.actor.end()
+    live.expect_pool(nr=4, free=0)
+
+
+def _touched(covered: int) -> tuple[int, ...]:
+    """Return which pages of a file are there: on both sides of both ends of what a table covers."""
+    return 0, 1, covered, covered + 1
+
+
+def _mapped_around_a_table(live: Live, file: HugeFile, first: int, end: int) -> Memory:
+    """Return pages of the file as a new process maps them, of which page 1 begins what a table covers."""
+    again = open_again(live, file)
+    table = live.mmu.table(live.size)
+    place = place_of_tables(live, again.actor, 3 * table, table) + table + (first - 1) * live.size
+    return again.map(end - first, first=first, noreserve=True, flags=MAP_FIXED_NOREPLACE, at=place)
+
+
+def _frames_seen(live: Live, memory: Memory, first: int, covered: int) -> dict[int, int]:
+    """Return the frame of each page of the file that is there and that ``memory``, page ``first`` of it on, reads."""
+    pages = [page for page in _touched(covered) if first <= page < first + memory.pages]
+    found = [memory.read(page - first) for page in pages]
+    live.expect("what the process sees", [1 + page for page in pages], found)
+    entries = memory.pagemap([memory.at(page - first) for page in pages])
+    return {page: entry & FRAME for page, entry in zip(pages, entries, strict=True)}
 
 
 @SHARED_TABLES.case(

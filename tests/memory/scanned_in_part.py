@@ -5,21 +5,25 @@ from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory, runs
 from hugepage_qa.cases.pagemap_scan import PROTECT, Is, Masks, Region, Scan, scan_with, told_as_written, track_writes
-from hugepage_qa.cases.thp_memory import pmd_size
+from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.cases.thp_shared_memory import shared_base_pages, shared_huge_pages
 from hugepage_qa.cases.userfaultfd import protected_pages
+from hugepage_qa.kernel.uapi import MAP_FIXED
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Refused
 
 SCANNED_IN_PART = Area("memory/scanned-in-part", sizes=Sizes.ONCE)
 
 DOC = "Documentation/admin-guide/mm/pagemap.rst PAGEMAP_SCAN"
 WRITTEN = f"{DOC} PM_SCAN_WP_MATCHING; Documentation/admin-guide/mm/userfaultfd.rst UFFD_FEATURE_WP_ASYNC"
 SINCE = "6.7"
+#: that untouched memory would have of one level
+_TABLES = 3
 
 
 @SCANNED_IN_PART.case(
@@ -138,6 +142,43 @@ def _joined(regions: list[Region]) -> list[Region]:
         else:
             joined.append(region)
     return joined
+
+
+@SCANNED_IN_PART.case(
+    "a scan that asks for all pages ends where it has told as many as it may, and the next one goes on there, in memory"
+    " that nobody has touched: within what one page table would be for, at the end of that and behind it, whichever"
+    " tables are absent",
+    f"{DOC} max_pages, walk_end; mm/pagewalk.c walk_pmd_range(), walk_pud_range(), walk_p4d_range(), walk_pgd_range()",
+    since=SINCE,
+)
+def untouched_piece_by_piece(live: Live) -> None:
+    actor, base = live.actor(), live.base_page
+    covered = [pmd_size(live)]
+    for _level in range(2):
+        covered.append(live.mmu.table(covered[-1]))
+    for size in covered:
+        try:
+            start = room_for(actor, _TABLES + 1, size)
+        except Refused:
+            # the address space has no room for tables of this level
+            break
+        memory, every = Memory(live, actor, start, _TABLES, size), size // base
+        # with what is touched behind it there are tables of the levels above
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
+        actor.write(actor.mmap(base, READ_WRITE, flags, address=memory.at(_TABLES)), 1)
+        for most in (1, every - 1, every, every + 1, 2 * every - 1):
+            with live.about(f"tables for {size >> 20} MiB, at most {most} base pages"):
+                _expect_told_in_pieces(live, memory, most * base)
+
+
+def _expect_told_in_pieces(live: Live, memory: Memory, piece: int) -> None:
+    """Expect two scans that may tell ``piece`` bytes each, and one that may tell all, to tell all of ``memory``."""
+    everything = Masks(Is(0), Is(0), Is(0), Is.PRESENT)
+    for start, most in ((0, piece), (piece, min(piece, memory.length - piece)), (2 * piece, 0)):
+        if start < memory.length:
+            end = start + most if most else memory.length
+            found = scan_with(live, memory, everything, start, memory.length, most=most // live.base_page)
+            live.expect(f"what a scan from {start} on tells", Scan([Region(start, end, Is(0))], end), found)
 
 
 @SCANNED_IN_PART.case(

@@ -8,9 +8,16 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
 from hugepage_qa.cases.memory_policy import MOVE_ALL, base_pages_of, bind, migrate, move_pages, nodes_of
-from hugepage_qa.cases.merged_pages import KSM_DOC, await_full_scans, await_merged, base_page_count, start_merging
+from hugepage_qa.cases.merged_pages import (
+    KSM_DOC,
+    await_full_scans,
+    await_merged,
+    base_page_count,
+    expect_all_merged,
+    start_merging,
+)
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
-from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages
+from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages
 from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.tree import read_integer
 from hugepage_qa.kernel.uapi import MADV_MERGEABLE
@@ -24,12 +31,14 @@ _ACROSS = f"{DIRECTORY}/merge_across_nodes"
 _LIMIT = f"{DIRECTORY}/max_page_sharing"
 _RUN = f"{DIRECTORY}/run"
 #: of max_page_sharing, as the kernel begins with: no case has as many equal base pages
-_NO_LIMIT = "256"
+_NO_LIMIT, _LESS = "256", "128"
 #: processes on each node
 _OF_A_NODE = 2
 _NEW_VALUE = 77
 #: who has a hold of a base page has it for a moment
 _MOVE_SECONDS = 10.0
+#: ksmd finds what is gone in its next scan
+_GONE_SECONDS = 60.0
 
 #: moves all base pages of memory to a node, also where other processes have them
 _Move = Callable[[Live, Memory, int], None]
@@ -53,6 +62,40 @@ def each_node_alone(live: Live) -> None:
     for refused in ("2", "-1", "many"):
         live.expect_errno(errno.EINVAL, live.host.write, _ACROSS, refused)
     live.expect("merge_across_nodes", 0, read_integer(ObservedTree(live.host), _ACROSS))
+
+
+@BY_NODE.case(
+    "when nobody maps what KSM has merged any more pages_shared is 0, and merge_across_nodes and max_page_sharing take"
+    " another value, the first time that it is written, also while a pipe has one of the frames; what comes out of the"
+    " pipe is what went in",
+    f"{KSM_DOC} merge_across_nodes, max_page_sharing, pages_shared; vmsplice(2); mm/ksm.c merge_across_nodes_store(),"
+    " max_page_sharing_store(), remove_stable_node()",
+)
+def changed_while_a_frame_is_held(live: Live) -> None:
+    _start_merging(live)
+    tree = ObservedTree(live.host)
+
+    def shared() -> int | None:
+        return read_integer(tree, f"{DIRECTORY}/pages_shared")
+
+    for path, value in ((_ACROSS, "0"), (_LIMIT, _LESS)):
+        _set_across(live, "1")
+        memory, equal = huge_pages(live), huge_pages(live)
+        expect_all_merged(live, memory, equal)
+        actor = memory.actor
+        reader, writer = actor.pipe()
+        page = live.host.uapi.pack("2Q", memory.address, WORD)
+        live.expect("bytes in the pipe", WORD, actor.call("vmsplice", writer, page, 1, 0))
+        equal.actor.end()
+        memory.unmap()
+        # ksmd takes them off the count when it comes by
+        live.expect("pages_shared when all is unmapped", 0, live.host.last_look(shared, (0).__eq__, _GONE_SECONDS))
+        with live.about(f"/{path}"):
+            live.expect_success(live.host.write, path, value)
+            live.expect("its value", int(value), read_integer(tree, path))
+        _count, (word,) = actor.call_with_buffers("read", reader, bytes(WORD), WORD)
+        live.expect("what comes out of the pipe", 1, live.host.uapi.unpack("Q", word)[0])
+        actor.end()
 
 
 @BY_NODE.case(

@@ -4,10 +4,12 @@ import mmap
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import permutations
+from itertools import permutations, product
 
+from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import expect_inherited, forked
 from hugepage_qa.cases.kept_memory import expect_nothing_kept
 from hugepage_qa.cases.live import Live
@@ -16,6 +18,8 @@ from hugepage_qa.cases.pinned_pages import Pin
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, need_signal_for_poison
+from hugepage_qa.kernel.counters import read_meminfo
+from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
@@ -27,6 +31,11 @@ _TABLES = 96
 #: bytes in huge pages that a child inherits at once
 _AT_ONCE = 16 * MIB
 LEFT = "fork(2); mm/huge_memory.c copy_huge_pmd(); mm/memory.c copy_page_range()"
+#: whether they are shared, of a file, and not reserved
+_KINDS = (True, True, False), (True, True, True), (False, True, True), (False, False, True)
+_MAPPINGS, _CHILDREN = 200, 80
+#: bytes, half of what the lock of a mapping has (struct hugetlb_vma_lock)
+_LEAST_OBJECT = 32
 COPY = "fork(2); mm/hugetlb.c copy_hugetlb_page_range(), hugetlb_wp()"
 
 
@@ -67,6 +76,41 @@ def whole_copies(live: Live) -> None:
             child.actor.write(written, value + place)
             child.expect_filled(value)
         child.actor.end()
+
+
+@FORK.case(
+    "children that have come and gone leave no memory of the kernel behind (SUnreclaim), whatever mappings of huge"
+    " pages they had: of a file, shared and private, or of none, with pages that are reserved and without",
+    "fork(2); Documentation/filesystems/proc.rst SUnreclaim; mm/hugetlb.c hugetlb_vm_op_open(), hugetlb_vm_op_close(),"
+    " hugetlb_vma_lock_alloc(), hugetlb_vma_lock_free()",
+    pages=1,
+    sizes=Sizes.BUDDY,
+)
+def nothing_left_of_children(live: Live) -> None:
+    if live.host.has_others:
+        raise CannotRun("others on this machine take memory of the kernel meanwhile")
+    file = new_memfd(live, pages=1)
+    for (shared, of_a_file, noreserve), _mapping in product(_KINDS, range(_MAPPINGS)):
+        live.map(1, file.actor, shared=shared, noreserve=noreserve, fd=file.descriptor if of_a_file else None)
+
+    def grown() -> int:
+        before = _of_the_kernel(live)
+        for _child in range(_CHILDREN):
+            file.actor.fork().end()
+        return _of_the_kernel(live) - before
+
+    limit = _CHILDREN * _MAPPINGS * _LEAST_OBJECT
+    # each CPU keeps some of what it had for the first ones, and uses that again: what is lost is so each time
+    found = live.host.last_look(grown, limit.__gt__)
+    live.expect(f"whether {found} bytes more are less than {limit}", True, found < limit)
+    file.actor.end()
+    live.expect_pool(nr=1, free=1)
+
+
+def _of_the_kernel(live: Live) -> int:
+    """Return the bytes that the kernel has in objects of its own which it cannot give back."""
+    add_up_counters(live)
+    return read_meminfo(ObservedTree(live.host))["SUnreclaim"]
 
 
 @FORK.case("every child inherits the pages that its parent has touched", COPY, pages=1)

@@ -29,25 +29,26 @@ _LOSE_RESERVATIONS = (Quirk.SUBPOOL_RESERVE_NOT_USED, Quirk.COPY_LOSES_RESERVATI
 
 
 @PROMISED.case(
-    "of what min_size= promises as much stays reserved as is not used, page by page, whichever way a page is used and"
-    " given back; without size=, which has the kernel count what is used, each page that is given back is promised"
-    " again until all are",
+    "of what min_size= promises as much stays reserved as is not used, whichever way pages are used and given back, one"
+    " by one or two at once; without size=, which has the kernel count what is used, each page that is given back"
+    " is promised again until all are",
     f"{MIN_SIZE}; mm/hugetlb.c hugepage_subpool_get_pages(), hugepage_subpool_put_pages()",
     pages=_MOST,
 )
 def promise_beside_what_is_used(live: Live) -> None:
     # gigantic pages take seconds each
-    limits, uses = (_LIMITS[:1], _USES[::2]) if live.is_gigantic else (_LIMITS, _USES)
-    for (least, most), use in product(limits, uses):
-        _use_a_mount(live, use, least, most)
+    limits, step = (_LIMITS[:1], 2) if live.is_gigantic else (_LIMITS, 1)
+    for at_once, (least, most) in product((1, 2), limits):
+        for use in _uses(at_once)[::step]:
+            _use_a_mount(live, use, least, most)
 
 
 @dataclass(frozen=True)
 class _Use:
-    """A way to use one page of a file, which takes a page of the pool if it is ``touched``, and to give it back.
+    """A way to use ``at_once`` pages of a file, which are pages of the pool if ``touched``, and to give them back.
 
-    Each use reserves ``besides`` as many pages, and needs ``spare`` pages of the pool for a while. Kernels with one of
-    ``known`` reserve one page more.
+    Each use reserves ``besides`` pages more for each, and needs ``spare`` pages of the pool for a while. Kernels with
+    one of ``known`` reserve one page more.
     """
 
     name: str
@@ -57,6 +58,7 @@ class _Use:
     besides: int = 0
     spare: int = 0
     known: Iterable[Quirk] = ()
+    at_once: int = 1
 
 
 def _use_a_mount(live: Live, use: _Use, least: int, most: int | None) -> None:
@@ -64,7 +66,7 @@ def _use_a_mount(live: Live, use: _Use, least: int, most: int | None) -> None:
     point = _mount(live, least, most)
     file = open_file(live, f"{point}/file")
     file.truncate(_MOST)
-    with live.about(f"min_size= of {least} pages, size= of {most}, {use.name}"):
+    with live.about(f"min_size= of {least} pages, size= of {most}, {use.at_once} at once, {use.name}"):
         _use_page_by_page(live, file, use, least, most)
     file.actor.end()
     live.unmount(point)
@@ -74,16 +76,16 @@ def _use_a_mount(live: Live, use: _Use, least: int, most: int | None) -> None:
 def _use_page_by_page(live: Live, file: HugeFile, use: _Use, least: int, most: int | None) -> None:
     """Have all pages of ``file`` used and given back, one after the other, and expect what stays reserved each time."""
     taken: list[Memory | None] = []
-    promised, each = least, 1 + use.besides
-    for page in range(_MOST // each):
-        taken.append(use.take(file, page))
+    promised, each = least, use.at_once * (1 + use.besides)
+    for number in range(_MOST // each):
+        taken.append(use.take(file, number * use.at_once))
         promised = max(promised - each, 0)
-        _expect_used(live, use, len(taken), promised)
+        _expect_used(live, use, len(taken) * use.at_once, promised)
     while taken:
         memory = taken.pop()
-        use.give(file, len(taken), memory)
+        use.give(file, len(taken) * use.at_once, memory)
         promised = min(promised + each, least) if most is None else max(least - len(taken) * each, 0)
-        _expect_used(live, use, len(taken), promised)
+        _expect_used(live, use, len(taken) * use.at_once, promised)
 
 
 def _expect_used(live: Live, use: _Use, pages: int, promised: int) -> None:
@@ -93,23 +95,23 @@ def _expect_used(live: Live, use: _Use, pages: int, promised: int) -> None:
     live.expect_pool(nr=nr, free=nr - touched, resv=reserved, known=known)
 
 
-def _map(file: HugeFile, page: int, *, shared: bool, touched: bool) -> Memory:
-    memory = file.map(1, shared=shared, first=page)
-    if touched:
-        memory.touch()
+def _map(file: HugeFile, first: int, *, pages: int = 1, shared: bool, touched: bool) -> Memory:
+    memory = file.map(pages, shared=shared, first=first)
+    for page in range(pages) if touched else ():
+        memory.touch(page)
     return memory
 
 
-def _allocate(file: HugeFile, page: int) -> None:
-    file.allocate(1, page)
+def _allocate(file: HugeFile, first: int, *, pages: int) -> None:
+    file.allocate(pages, first)
 
 
 def _cut(file: HugeFile, page: int, _memory: Memory | None) -> None:
     file.truncate(page)
 
 
-def _punch(file: HugeFile, page: int, _memory: Memory | None) -> None:
-    file.punch(1, page)
+def _punch(file: HugeFile, first: int, _memory: Memory | None, *, pages: int = 1) -> None:
+    file.punch(pages, first)
 
 
 def _unmap(_file: HugeFile, _page: int, memory: Memory | None) -> None:
@@ -117,14 +119,19 @@ def _unmap(_file: HugeFile, _page: int, memory: Memory | None) -> None:
         memory.unmap()
 
 
-_USES = (
-    _Use("mapped, and the file is cut", False, partial(_map, shared=True, touched=False), _cut),
-    _Use("touched, and the file is cut", True, partial(_map, shared=True, touched=True), _cut),
-    _Use("touched, and a hole is punched", True, partial(_map, shared=True, touched=True), _punch),
-    _Use("allocated, and a hole is punched", True, _allocate, _punch),
-    _Use("mapped privately, and unmapped", False, partial(_map, shared=False, touched=False), _unmap),
-    _Use("written privately, and unmapped", True, partial(_map, shared=False, touched=True), _unmap),
-)
+def _uses(pages: int) -> list[_Use]:
+    """Return the ways to use so many pages at once."""
+    mapped, written = (partial(_map, pages=pages, touched=touched) for touched in (False, True))
+    punch = partial(_punch, pages=pages)
+    uses = (
+        _Use("mapped, and the file is cut", False, partial(mapped, shared=True), _cut),
+        _Use("touched, and the file is cut", True, partial(written, shared=True), _cut),
+        _Use("touched, and a hole is punched", True, partial(written, shared=True), punch),
+        _Use("allocated, and a hole is punched", True, partial(_allocate, pages=pages), punch),
+        _Use("mapped privately, and unmapped", False, partial(mapped, shared=False), _unmap),
+        _Use("written privately, and unmapped", True, partial(written, shared=False), _unmap),
+    )
+    return [replace(use, at_once=pages) for use in uses]
 
 
 @PROMISED.case(

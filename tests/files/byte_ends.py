@@ -1,6 +1,5 @@
 """Bytes of files of a tmpfs at the ends of holes and of files, and pages that fallocate(2) put behind the end."""
 
-import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -9,7 +8,6 @@ from typing import NamedTuple
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.debugfs import expect_split
-from hugepage_qa.cases.expected_contents import Piece
 from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
@@ -145,8 +143,7 @@ def _left_of(
         page_all_out(live, memory.part(out), (len(filled) - 1) * size)
     length = place.end - place.start
     if removes:
-        file.actor.call("madvise", memory.address + place.start, length, mmap.MADV_REMOVE)
-        file.replace(place.start, [Piece(length, None)])
+        file.remove(memory, place.start, length)
     else:
         file.punch(place.start, length)
     left = HugeFile(live, file.actor, file.descriptor).blocks

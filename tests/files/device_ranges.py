@@ -1,17 +1,15 @@
 """Ranges of a block device that are made zero: what its page cache and its blocks hold in them, and beside them."""
 
-import errno
 import os
 from collections.abc import Callable
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.file_contents import KnownFile, is_offered
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.loop_devices import attach_loop_device, need_loop_devices, sector_of
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Refused
 
 DEVICE_RANGES = Area("files/device-ranges", sizes=Sizes.ONCE, uncleared=True)
 
@@ -92,13 +90,7 @@ def _device(live: Live) -> tuple[KnownFile, int]:
 
 def _has_holes(device: KnownFile) -> bool:
     """Tell whether the device, which is made zero for that, can have holes."""
-    try:
-        device.punch(0, device.contents.length)
-    except Refused as refusal:
-        if refusal.errno != errno.EOPNOTSUPP:
-            raise
-        return False
-    return True
+    return is_offered(device.punch, 0, device.contents.length)
 
 
 def _ranges(base: int, sector: int, whole: int) -> list[tuple[int, int]]:

@@ -4,7 +4,6 @@ The operations are drawn, the same in each run. Two processes have the file mapp
 moves a part of it meets folios that are mapped whole and in parts, dirty, written back, or gone from memory.
 """
 
-import errno
 import mmap
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,8 +11,7 @@ from functools import partial
 from random import Random
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.expected_contents import Piece
-from hugepage_qa.cases.file_contents import KnownFile
+from hugepage_qa.cases.file_contents import KnownFile, is_offered
 from hugepage_qa.cases.file_transfers import READS, WRITES
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import Live
@@ -150,36 +148,26 @@ class _Program:
         first, length = self._range()
         self._tell(what, first, length)
         if length:
-            self._where_offered(act, first, length)
+            is_offered(act, first, length)
 
     def _remove(self) -> None:
         """Leave a hole by way of the mapping (MADV_REMOVE)."""
         first, length = self._range(self._base)
         self._tell("remove", first, length)
         if length:
-            view = self._view()
-            view.actor.call("madvise", view.address + first, length, mmap.MADV_REMOVE)
-            self._file.replace(first, [Piece(length, None)])
+            self._file.remove(self._view(), first, length)
 
     def _take_out(self) -> None:
         first, length = self._range(self._base)
         self._tell("take out", first, length)
         if length and first + length < self._file.contents.length - self._room // 4:
-            self._where_offered(self._file.take_out, first, length)
+            is_offered(self._file.take_out, first, length)
 
     def _put_in(self) -> None:
         first, length = self._range(self._base)
         self._tell("put in", first, length)
         if length and self._file.contents.length + length <= self._room:
-            self._where_offered(self._file.put_in, first, length)
-
-    def _where_offered(self, act: Callable[[int, int], None], first: int, length: int) -> None:
-        try:
-            act(first, length)
-        except Refused as refusal:
-            # each file system has some of them
-            if refusal.errno != errno.EOPNOTSUPP:
-                raise
+            is_offered(self._file.put_in, first, length)
 
     def _evict(self) -> None:
         self._tell("evict")

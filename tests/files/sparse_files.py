@@ -1,13 +1,13 @@
-"""Files in large folios that have holes: what each call reads there, and where lseek(2) finds data."""
+"""Files in large folios that have holes: what each call reads there and beside them, and where lseek(2) finds data."""
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.file_contents import TMPFS, KnownFile, data_of
+from hugepage_qa.cases.file_contents import TMPFS, Brought, KnownFile, data_of, is_offered
 from hugepage_qa.cases.file_transfers import READS
 from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.large_folios import block_size, file_case
@@ -107,6 +107,60 @@ def found_data(live: Live, file: KnownFile) -> None:
             for behind in (whole, whole + 1, whole + live.base_page):
                 _expect_found(live, file, behind, (-errno.ENXIO, -errno.ENXIO))
         file.evict()
+
+
+@case(
+    "what was written beside a range of a file, or stored there, and is on no disk yet, stays when the range becomes a"
+    " hole or zero, is copied over, taken out or put in, or what begins there is cut off, once more as well: then"
+    " folios begin and end where the range does",
+    "fallocate(2); madvise(2) MADV_REMOVE; ftruncate(2); copy_file_range(2); mm/truncate.c"
+    " truncate_inode_pages_range(), truncate_inode_partial_folio(); mm/shmem.c shmem_undo_range()",
+    # the whole of it is written each time
+    by=(Brought.WRITTEN,),
+)
+def beside_a_range(live: Live, file: KnownFile) -> None:
+    base, block, whole = live.base_page, block_size(live), file.contents.length
+    memory, other = file.map(), file.copy()
+    other.write(0, whole)
+    acts: dict[str, Callable[[int, int], None]] = {
+        "a hole": file.punch,
+        "MADV_REMOVE": partial(file.remove, memory),
+        "made zero": file.zero,
+        "taken out": file.take_out,
+        "put in": file.put_in,
+        "copied over": partial(_copy, live, other, file),
+        "cut off": partial(_cut, file, whole),
+    }
+    places = (5 * base, 3 * base), (block - base, 2 * base), (block // 4, block // 4)
+    for number, ((name, act), (first, length)) in enumerate(product(acts.items(), places)):
+        is_stored = bool(number % 2)
+        with live.about(f"{length} bytes at {first}, {name}, {'stored' if is_stored else 'written'} beside it"):
+            file.truncate(whole)
+            file.write(0, whole)
+            if not is_offered(act, first, length):
+                continue
+            file.expect_mapped(memory)
+            # a folio with buffers that are dirty is not split (mm/huge_memory.c __folio_split() EBUSY)
+            file.actor.call("fsync", file.descriptor)
+            act(first, length)
+            for start in (first - base, first + length):
+                if is_stored:
+                    file.store(memory, start, base)
+                else:
+                    file.write(start, base)
+            act(first, length)
+            file.expect("in the end")
+    memory.unmap()
+
+
+def _copy(live: Live, source: KnownFile, to: KnownFile, first: int, length: int) -> None:
+    live.expect("bytes copied", length, to.copy_from(source, first, first, length))
+    to.replace(first, source.contents.between(first, first + length))
+
+
+def _cut(file: KnownFile, whole: int, first: int, _length: int) -> None:
+    file.truncate(first)
+    file.truncate(whole)
 
 
 def _expect_found(live: Live, file: KnownFile, start: int, expected: tuple[int, int]) -> None:

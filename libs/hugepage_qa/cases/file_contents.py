@@ -132,6 +132,11 @@ class KnownFile:
         self._allocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, first, length)
         self.contents.replace(first, length, [Piece(length, None)])
 
+    def remove(self, memory: Memory, first: int, length: int) -> None:
+        """Leave a hole of whole base pages by way of ``memory``, a mapping of it (MADV_REMOVE). Raises OSError."""
+        memory.actor.call("madvise", memory.address + first, length, mmap.MADV_REMOVE)
+        self.contents.replace(first, length, [Piece(length, None)])
+
     def zero(self, first: int, length: int) -> None:
         """Make a range zero that stays allocated (FALLOC_FL_ZERO_RANGE). Raises OSError."""
         self._allocate(FALLOC_FL_ZERO_RANGE, first, length)
@@ -252,6 +257,17 @@ def bring(file: KnownFile, brought: Brought) -> None:
         memory.advise(MADV_HUGEPAGE)
         file.actor.sum(memory.address, length)
         memory.unmap()
+
+
+def is_offered(act: Callable[[int, int], None], first: int, length: int) -> bool:
+    """Do to a range what not each file system can, and tell whether this one can. Raises OSError."""
+    try:
+        act(first, length)
+    except Refused as refusal:
+        if refusal.errno != errno.EOPNOTSUPP:
+            raise
+        return False
+    return True
 
 
 def data_of(live: Live, actor: Actor, descriptor: int, length: int) -> list[tuple[int, int]]:

@@ -1,6 +1,8 @@
-"""Pages of files that clear_refs makes unused, whoever has used them: what smaps tells as Referenced."""
+"""Pages that clear_refs makes unused, whoever has used them, and that are used again: what smaps has as Referenced."""
 
 import os
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -8,10 +10,17 @@ from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_MAPPED, clea
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import WORD
-from hugepage_qa.cases.read_from_outside import read_of_another
+from hugepage_qa.cases.mapped_memory import WORD, Memory
+from hugepage_qa.cases.read_from_outside import read_of_another, word_read_by
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, map_file, mount_tmpfs
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_shared_memory import (
+    expect_mapped_whole,
+    map_file,
+    mount_tmpfs,
+    shared_base_pages,
+    shared_huge_pages,
+)
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
 
@@ -42,6 +51,73 @@ def unused_whoever_used_it(live: Live) -> None:
             live.expect("Referenced when it was cleared", 0, memory.smaps().fields["Referenced"])
             memory.expect_filled()
         actor.end()
+
+
+@MADE_UNUSED.case(
+    "a page that is unused since clear_refs was written is Referenced once it is written from outside, wherever in it,"
+    " and no page beside it is: a base page, a huge page mapped whole or in parts, private or shared, by"
+    " process_vm_writev(2) and /proc/PID/mem, of another process and of its own",
+    "Documentation/filesystems/proc.rst Referenced, clear_refs; mm/gup.c FOLL_TOUCH, follow_page_pte();"
+    " mm/huge_memory.c touch_pmd()",
+)
+def used_from_outside(live: Live) -> None:
+    let_nobody_else_act(live)
+    base, size = live.base_page, pmd_size(live)
+    kinds: tuple[tuple[Callable[[Live, int], Memory], range], ...] = (
+        (base_pages, range(base, base + 1)),
+        (huge_pages, range(size, size + 1)),
+        # it is the page that is marked as used, and not how a part of it is mapped (follow_page_pte())
+        (mapped_in_parts, range(base, size + 1)),
+        (shared_base_pages, range(base, base + 1)),
+        (shared_huge_pages, range(size, size + 1)),
+    )
+    for make, used in kinds:
+        memory, other = make(live, 3), live.actor()
+        # before it is written: the machine may forbid both
+        word_read_by(live, other, memory, 0)
+        for writer, write, place in product((other, memory.actor), (_by_call, _by_file), _places(live)):
+            what = f"{make.__name__.replace('_', ' ')}, by its own process {writer is memory.actor}"
+            with live.about(f"{what}, {write.__name__.strip('_').replace('_', ' ')} at {place}"):
+                _expect_used(live, memory, partial(write, live, memory, writer, size + place), used)
+        memory.expect_filled()
+        for actor in (other, memory.actor):
+            actor.end()
+
+
+def _expect_used(live: Live, memory: Memory, write: Callable[[], int], used: range) -> None:
+    """Expect as many bytes of memory that nobody has used to be Referenced after a word of it was written."""
+
+    def referenced() -> tuple[int, int]:
+        clear_refs(live, memory, CLEAR_REFS_ALL)
+        before = _referenced(memory)
+        live.expect("bytes written", WORD, write())
+        return before, _referenced(memory)
+
+    # memory that is short is looked through, and what was used loses its mark
+    before, found = live.host.last_attempt(referenced, lambda told: not told[0] and told[1] in used)
+    live.expect("Referenced when it was cleared", 0, before)
+    live.expect(f"whether Referenced, {found} bytes, is {used[0]} to {used[-1]}", True, found in used)
+
+
+def _by_call(live: Live, memory: Memory, writer: Actor, offset: int) -> int:
+    word = map_aligned(live, 1, live.base_page, actor=writer)
+    # as ``fill`` leaves it
+    word.touch(0, 1 + offset)
+    local, remote = (live.host.uapi.pack("2Q", at, WORD) for at in (word.address, memory.address + offset))
+    written = writer.call("process_vm_writev", memory.actor.pid, local, 1, remote, 1, 0)
+    word.unmap()
+    return written
+
+
+def _by_file(live: Live, memory: Memory, writer: Actor, offset: int) -> int:
+    file = live.open(writer, f"/proc/{memory.actor.pid}/mem", os.O_RDWR)
+    written = writer.call("pwrite64", file, live.host.uapi.pack("Q", 1 + offset), WORD, memory.address + offset)
+    writer.call("close", file)
+    return written
+
+
+def _referenced(memory: Memory) -> int:
+    return sum(mapping.fields["Referenced"] for mapping in memory.mappings())
 
 
 def _places(live: Live) -> tuple[int, ...]:

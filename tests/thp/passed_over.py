@@ -1,14 +1,22 @@
-"""Huge pages that NUMA balancing passes over: their process runs far from them, and no access to them is to fault."""
+"""What NUMA balancing passes over of what processes share, so that no access to it faults, and what it does not."""
 
 import mmap
+import os
 
 from hugepage_qa.cases.balanced_pages import await_marks, far_memory
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.group_memory import file_on_a_disk
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import F_NUMA_BALANCING, Mode, give_policy
 from hugepage_qa.cases.process_counters import faults
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
+from hugepage_qa.process.actor import Actor
 
 PASSED_OVER = Area("thp/passed-over", sizes=Sizes.ONCE)
 
@@ -36,6 +44,56 @@ def shared_until_written(live: Live) -> None:
     child.part(0, _SHARED).fill(_NEW_VALUE)
     memory.expect_filled()
     child.expect_filled(_NEW_VALUE, 0, _SHARED)
+
+
+@PASSED_OVER.case(
+    "NUMA balancing waits for a fault on what two processes share and may both write, as it does on huge pages of one"
+    " alone: huge pages and base pages of shared memory that MPOL_F_NUMA_BALANCING is given for, and a file of a disk;"
+    " both see all of it as it was",
+    "Documentation/admin-guide/sysctl/kernel.rst numa_balancing; set_mempolicy(2) MPOL_F_NUMA_BALANCING;"
+    " mm/mempolicy.c folio_can_map_prot_numa(), vma_policy_mof(); mm/mprotect.c change_pte_range()",
+    since="5.12",  # MPOL_F_NUMA_BALANCING
+    nodes=2,
+)
+def shared_and_written_by_both(live: Live) -> None:
+    memory, _near, node = far_memory(live, _OWN)
+    with_blocks(live, memory.size, _SHARED, node)
+    kinds = {
+        "huge pages": _balanced(live, memory.actor, node, MADV_HUGEPAGE),
+        "base pages": _balanced(live, memory.actor, node, MADV_NOHUGEPAGE),
+        "a file": _clean_file(live, memory.actor),
+    }
+    expect_mapped_whole(live, kinds["huge pages"], _SHARED, "advised")
+    child = memory.fork()
+    child.unmap()
+    for shared in kinds.values():
+        # a child gets no page tables of what is shared before it has used that
+        shared.seen_by(child.actor).expect_filled()
+        shared.expect_filled()
+    await_marks(live, memory.actor, _OWN)
+    faulted = {name: bool(_waited_for(live, shared, range(_SHARED))) for name, shared in kinds.items()}
+    if not all(faulted.values()) and not _waited_for(live, memory, range(_OWN)):
+        raise CannotRun("NUMA balancing waits for a fault on huge pages of others alone")
+    live.expect("whether reading a page of it faulted", dict.fromkeys(kinds, True), faulted)
+    for shared in kinds.values():
+        shared.expect_filled()
+        shared.seen_by(child.actor).expect_filled()
+
+
+def _balanced(live: Live, actor: Actor, node: int, advice: int) -> Memory:
+    """Return filled shared memory of ``node``, which balancing passes over without this policy (vma_policy_mof())."""
+    memory = map_aligned(live, _SHARED, pmd_size(live), shared=True, actor=actor, advice=advice)
+    give_policy(memory, Mode.BIND | F_NUMA_BALANCING, [node])
+    memory.fill()
+    return memory
+
+
+def _clean_file(live: Live, actor: Actor) -> Memory:
+    """Return a file of a disk that may be written and was not: what is dirty is passed over."""
+    length = _SHARED * pmd_size(live)
+    file = file_on_a_disk(live, length)
+    descriptor = live.open(actor, f"/proc/{file.actor.pid}/fd/{file.descriptor}", os.O_RDWR)
+    return Memory(live, actor, actor.mmap(length, READ_WRITE, mmap.MAP_SHARED, descriptor), _SHARED, pmd_size(live))
 
 
 def _waited_for(live: Live, memory: Memory, pages: range) -> list[int]:

@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import combinations
@@ -10,17 +11,18 @@ from hugepage_qa.cases.cache_counts import CACHESTAT, CACHESTAT_SINCE, cached_pa
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import read_counters
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
-from hugepage_qa.cases.fragmentation import compact_if_short
+from hugepage_qa.cases.fragmentation import compact_if_short, expect_no_node_short
 from hugepage_qa.cases.group_memory import USED, actor_in, file_on_a_disk, need_exact_charges
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.large_folios import block_size
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.swapped import need_swap, zswap_knob
+from hugepage_qa.cases.swapped import need_swap, turn_zswap_on, zswap_knob
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.cases.thp_shared_memory import mount_tmpfs
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
@@ -37,29 +39,43 @@ _Make = Callable[[Live, ControlGroup], Memory]
 
 @COUNTED_RECLAIM.case(
     "pgsteal of a group, and that of its kind in vmstat, rises by the base pages that are reclaimed of large folios,"
-    " private, shared and of files, and pgscan by no less; workingset_refault rises by no more base pages than are had"
-    " again, and that of private memory by no less without generations; all that was in them is there",
+    " private, shared and of files, whole or split on the way, and pgscan by no less; workingset_refault rises by no"
+    " more base pages than are had again, and that of private memory by no less without generations; all that was in"
+    " them is there",
     "Documentation/admin-guide/cgroup-v2.rst memory.stat pgscan, pgsteal, workingset_refault_anon,"
-    " workingset_refault_file; mm/vmscan.c shrink_inactive_list(), evict_folios(); mm/workingset.c"
+    " workingset_refault_file; mm/vmscan.c shrink_inactive_list(), evict_folios(), shrink_folio_list(); mm/workingset.c"
     " workingset_refault()",
     since="5.19",  # memory.reclaim
 )
 def reclaimed_and_refaulted(live: Live) -> None:
+    live.set_knob_if_there(zswap_knob("enabled"), "N")
+    _expect_counted(live, _SWAPPED | {"of a file": ("file", _of_a_file)})
+
+
+@COUNTED_RECLAIM.case(
+    "where zswap takes what goes to swap, and keeps it for the group, pgsteal, pgscan and workingset_refault count the"
+    " base pages that are reclaimed of large folios, private and shared, whole or split on the way, and those that are"
+    " had again, as where a disk takes them",
+    "Documentation/admin-guide/cgroup-v2.rst memory.stat pgscan, pgsteal, workingset_refault_anon, zswap; mm/vmscan.c"
+    " shrink_folio_list(); mm/zswap.c zswap_store()",
+    since="5.19",  # memory.reclaim, and what zswap has of a group
+)
+def taken_by_zswap(live: Live) -> None:
+    turn_zswap_on(live)
+    _expect_counted(live, _SWAPPED)
+
+
+def _expect_counted(live: Live, rows: Mapping[str, tuple[str, _Make]]) -> None:
+    """Have memory of each kind reclaimed and had again, and expect pages of its type to be counted."""
     need_exact_charges(live)
     need_swap(live, 2 * _PAGES * pmd_size(live))
-    live.set_knob_if_there(zswap_knob("enabled"), "N")
     live.set_knob(_SWAPPINESS, "100")
     give_on_advice(live)
     compact_if_short(live, pmd_size(live), _PAGES)
     above = new_group(live, "memory", Version.TWO)
-    rows: tuple[tuple[str, str, _Make], ...] = (
-        ("private", "anon", _private),
-        ("shared", "anon", _shared),
-        ("of a file", "file", _of_a_file),
-    )
-    for name, kind, make in rows:
+    for name, (kind, make) in rows.items():
         with live.about(name):
-            group = above.child(name.replace(" ", "-"))
+            group = above.child(name.replace(",", "").replace(" ", "-"))
             memory = make(live, group)
             _expect_stolen(live, group, memory, kind)
             _expect_refaults(live, group, memory, kind, all_of_them=name == "private" and not _has_generations(live))
@@ -71,6 +87,10 @@ def _expect_stolen(live: Live, group: ControlGroup, memory: Memory, kind: str) -
     before, of_all = read_statistics(group), read_counters(live)
     used = group.read_number(USED)
 
+    def gone() -> int:
+        # the group is charged for what zswap keeps of it
+        return used - group.read_number(USED) + read_statistics(group).get("zswap", 0)
+
     def is_reclaimed() -> bool:
         try:
             group.write("memory.reclaim", str(memory.length))
@@ -78,20 +98,20 @@ def _expect_stolen(live: Live, group: ControlGroup, memory: Memory, kind: str) -
             # what is written to swap in that moment is not free yet
             if refusal.errno != errno.EAGAIN:
                 raise
-        return used - group.read_number(USED) > memory.length - memory.size
+        return gone() > memory.length - memory.size
 
     if not live.host.last_look(is_reclaimed, bool, _SECONDS):
         live.fail("whether it is reclaimed when that is asked for", True, False)
-    gone = used - group.read_number(USED)
 
-    def stolen() -> int:
-        return (read_statistics(group)["pgsteal"] - before["pgsteal"]) * live.base_page
+    def counted() -> tuple[int, int]:
+        return (read_statistics(group)["pgsteal"] - before["pgsteal"]) * live.base_page, gone()
 
-    # what the process has besides, page tables and the like among it, and what a CPU is charged for ahead, are less
-    found = live.host.last_look(stolen, lambda now: abs(now - gone) < memory.size, ADDED_UP_SECONDS)
-    live.expect(
-        f"whether pgsteal, {found} bytes, is what the group has no more, {gone}", True, abs(found - gone) < memory.size
-    )
+    def is_right(counts: tuple[int, int]) -> bool:
+        # what the process has besides, page tables and the like among it, and what a CPU is charged for ahead, are less
+        return abs(counts[0] - counts[1]) < memory.size
+
+    found, taken = counts = live.host.last_look(counted, is_right, ADDED_UP_SECONDS)
+    live.expect(f"whether pgsteal, {found} bytes, is what the group has no more, {taken}", True, is_right(counts))
     scanned = (read_statistics(group)["pgscan"] - before["pgscan"]) * live.base_page
     live.expect(f"whether pgscan, {scanned} bytes, is no less than {found}", True, scanned >= found)
     now = read_counters(live)
@@ -272,6 +292,44 @@ def _huge_pages(live: Live, group: ControlGroup, *, shared: bool) -> Memory:
     return memory
 
 
+def _private_in_parts(live: Live, group: ControlGroup) -> Memory:
+    """Return huge pages of which the last base page is gone: they are split when they are reclaimed, if not before."""
+    memory = _private(live, group)
+    _end_in_base_pages(live, memory)
+    return memory
+
+
+def _of_files_that_end_inside(live: Live, group: ControlGroup) -> Memory:
+    """Return a huge page each of files of a tmpfs that end one base page before: shmem_writeout() splits it."""
+    memory = map_aligned(live, _PAGES, pmd_size(live), actor=actor_in(live, group))
+    actor, point, end = memory.actor, mount_tmpfs(live, "always"), memory.size - live.base_page
+    for page in range(_PAGES):
+        file = live.open(actor, point, os.O_RDWR | live.host.uapi.o_tmpfile)
+        actor.call("ftruncate", file, end)
+        # where less than a huge page is mapped none is had
+        actor.mmap(memory.size, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, file, address=memory.at(page))
+        memory.fill_part(page * memory.size, end)
+
+    def huge() -> int:
+        return read_statistics(group)["shmem_thp"]
+
+    found = live.host.last_look(huge, memory.length.__eq__, ADDED_UP_SECONDS)
+    if found != memory.length:
+        expect_no_node_short(live, memory.size, _PAGES)
+    live.expect("shmem_thp", memory.length, found)
+    _end_in_base_pages(live, memory)
+    return memory
+
+
+def _end_in_base_pages(live: Live, memory: Memory) -> None:
+    """Have a base page of its own at the end of each page of ``memory``."""
+    for page in range(memory.pages):
+        last = memory.at(page + 1) - live.base_page
+        kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
+        memory.actor.mmap(live.base_page, READ_WRITE, kind, address=last)
+        memory.fill_part(last - memory.address, live.base_page)
+
+
 def _of_a_file(live: Live, group: ControlGroup) -> Memory:
     """Return a file that a process of ``group`` has read through its mapping, in folios as large as they may be."""
     file = file_on_a_disk(live, _PAGES * block_size(live))
@@ -281,6 +339,15 @@ def _of_a_file(live: Live, group: ControlGroup) -> Memory:
     memory = Memory(live, reader, address, _PAGES, block_size(live))
     memory.expect_filled()
     return memory
+
+
+#: what goes to swap, by what it is
+_SWAPPED: dict[str, tuple[str, _Make]] = {
+    "private": ("anon", _private),
+    "shared": ("anon", _shared),
+    "private, of which a part is gone": ("anon", _private_in_parts),
+    "of files that end inside": ("anon", _of_files_that_end_inside),
+}
 
 
 def _has_generations(live: Live) -> bool:

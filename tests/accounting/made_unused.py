@@ -74,7 +74,7 @@ def used_from_outside(live: Live) -> None:
     for make, used in kinds:
         memory, other = make(live, 3), live.actor()
         # before it is written: the machine may forbid both
-        word_read_by(live, other, memory, 0)
+        live.expect("what another one reads", 1, word_read_by(live, other, memory, 0))
         for writer, write, place in product((other, memory.actor), (_by_call, _by_file), _places(live)):
             what = f"{make.__name__.replace('_', ' ')}, by its own process {writer is memory.actor}"
             with live.about(f"{what}, {write.__name__.strip('_').replace('_', ' ')} at {place}"):

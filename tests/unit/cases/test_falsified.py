@@ -36,6 +36,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("a-page-shared-by-fork", "the-zero-page-is-nobodys", "an-allocated-zero-page"), ("load ",)),
     **dict.fromkeys(("direct-io", "direct-io-of-a-segment", "long-direct-io"), ("call statx ",)),
     "long-direct-io-of-a-thp": ("call statx ",),
+    # what is written to swap in that moment is not free yet, and it is asked for again: what is gone is judged
+    "reclaimed-and-refaulted": ("/sys/fs/cgroup/*/memory.reclaim",),
     **dict.fromkeys(("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("forked-protected-memory", "forked-protected-hugetlb-pages"), ("load ",)),
     "with-a-child-told-of": ("load ",),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import product
 
+from hugepage_qa.cases.behind_absent_tables import see_behind_absent_tables
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, forked, moved_whole
@@ -42,7 +43,7 @@ def with_absent_tables(
     """Return memory without a reservation, and its two touched pages: the first of a table, and the last of another.
 
     In front of each a whole table is not there, the even one of two; of the first the mapping has what comes from page
-    ``start`` on. They hold ``_FIRST`` and ``_LAST``.
+    ``start`` on. They hold ``_FIRST`` and ``_LAST``. Raises KnownBug where a kernel passes over them.
     """
     pages = live.mmu.table(live.size) // live.size
     table = pages * live.size
@@ -52,6 +53,7 @@ def with_absent_tables(
     first, last = pages - start, memory.pages - 1
     memory.touch(first, _FIRST)
     memory.touch(last, _LAST)
+    see_behind_absent_tables(live, memory, (first, last))
     return memory, first, last
 
 

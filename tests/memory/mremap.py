@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import product
 
+from hugepage_qa.cases.behind_absent_tables import see_behind_absent_tables
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import moved_whole
@@ -81,6 +82,7 @@ def moved_past_an_absent_table(live: Live) -> None:
     start = place_of_tables(live, actor, 4 * (table + live.size), table)
     memory = live.map(pages, actor, noreserve=True, flags=MAP_FIXED, at=start)
     memory.touch(pages - 1, 2)
+    see_behind_absent_tables(live, memory, [pages - 1])
     # half a table further on: what went wrong stays within the new mapping
     half = table // 2
     moved = moved_whole(live, memory, start + 2 * table + half, touched=1)

@@ -75,6 +75,10 @@ class Mmu:
         """Tell whether page tables of the PMD level hold the entries of huge pages of ``size``."""
         return self.pmd <= size < self.pmd * self._entries_of_a_table
 
+    def has_pud_entries(self, size: int) -> bool:
+        """Tell whether page tables of the PUD level, the next one, hold the entries of huge pages of ``size``."""
+        return size >= self.pmd * self._entries_of_a_table
+
     def may_seem_shared(self, size: int) -> bool:
         """Tell whether the page table of huge pages of ``size`` may be taken for one that processes share.
 

@@ -113,6 +113,7 @@ class Quirk(Enum):
     ATTACHMENT_RESERVES = "attachment-reserves"
     COPY_NEVER_ENDS = "copy-never-ends"
     UNMAP_PASSES_OVER_A_MOVE = "unmap-passes-over-a-move"
+    BEHIND_ABSENT_TABLE = "behind-absent-table"
 
     # of what is told of huge pages of the pools that somebody has, recorded in known_account_issues.py
     SMAPS_SHOWS_SHARED = "smaps-shows-shared"

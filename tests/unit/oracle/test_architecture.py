@@ -24,3 +24,16 @@ from hugepage_qa.sizes import GIB, KIB, MIB
 )
 def test_what_a_table_covers(name: str, size: int, covered: int) -> None:
     assert MMUS[name].table(size) == covered
+
+
+def test_whose_entries_are_of_the_level_above_the_pmd() -> None:
+    sizes = [(name, size) for name, mmu in MMUS.items() for size in mmu.hugetlb if mmu.has_pud_entries(size)]
+    assert sizes == [
+        ("x86_64 4K", GIB),
+        ("aarch64 4K", GIB),
+        ("ppc64le 64K radix", GIB),
+        ("ppc64le 64K hash", 16 * GIB),
+        ("ppc64le 4K radix", GIB),
+        ("ppc64le 4K hash", 16 * GIB),
+        ("s390x 4K", 2 * GIB),
+    ]

@@ -301,6 +301,22 @@ POOL_ISSUES = by_quirk(
         reported="looked for on 2026-11-26; 7.2.13 is the newest that was run",
         seen="6.1.176, 6.12.95, 7.2.12, 7.2.13",
     ),
+    KnownIssue(
+        quirk=Quirk.BEHIND_ABSENT_TABLE,
+        summary="pages of 1G that stand behind a page table which is not there are passed over, up to the next 256 TiB "
+        "and not to the end of that table, where kernels are built with five levels of page tables: mprotect() leaves "
+        "them writable, MADV_DONTNEED leaves them mapped, fork() leaves them out, and munmap() and the end of the "
+        "process leave them in use for ever",
+        example="1 TiB of pages of 1G is mapped with MAP_NORESERVE at an address of 1 TiB, and page 512 touched: after "
+        "mprotect(PROT_READ) of all it is written, and when the process has ended free_hugepages stays 1 too low; the "
+        "log says `mm/pgtable-generic.c:44: bad pud 00e8000140000c41.`",
+        cause="hugetlb_mask_last_page() of arm64 has PGDIR_SIZE - PUD_SIZE for them (1bcdb769f9ca), where "
+        "mm/hugetlb.c has P4D_SIZE - PUD_SIZE: since a6bbf5d4d9d1 PGDIR_SIZE is 256 TiB there with "
+        "CONFIG_ARM64_VA_BITS_52 and base pages of 4K, whatever the CPU has, and one table covers 512 GiB",
+        since=KernelVersion(6, 9),
+        architecture="aarch64",
+        seen="6.12.117, 7.3.4; right on 6.1.176, which has four levels",
+    ),
 )
 
 

@@ -28,6 +28,7 @@ LISTS = {
     "linux-fsdevel@vger.kernel.org",
     "cgroups@vger.kernel.org",
     "linuxppc-dev@lists.ozlabs.org",
+    "linux-arm-kernel@lists.infradead.org",
     "dri-devel@lists.freedesktop.org",
 }
 SECTIONS = ["What happens", "Reproducer", "Cause", "Effect", "Suggested fix"]

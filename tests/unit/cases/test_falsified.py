@@ -60,6 +60,11 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pages-of-a-file", "holes-of-a-file", "unreserved-hole"), ("call ioctl 3 107",)),
     # whether the file system has RWF_DONTCACHE, which decides what is tried
     **dict.fromkeys(("not-kept-on-btrfs", "not-kept-on-tmpfs"), ("call preadv2 ",)),
+    # which ranges it can take out, put in or make zero
+    **dict.fromkeys(
+        ("beside-a-range-on-btrfs", "beside-a-range-on-tmpfs"),
+        tuple(f"call fallocate * {mode} " for mode in (8, 16, 32)),
+    ),
     # whether MADV_COLLAPSE makes huge pages of files that may be written, which decides what is tried there
     "counted-on-btrfs": ("call madvise * 25",),
     # which device a file is on

@@ -210,7 +210,7 @@ class _Tell:
             self._task, total=progress.total, completed=progress.done, description=progress.doing, left=left
         )
         stage = progress.doing.partition(" on ")[0]
-        if not self._console.is_terminal and stage != self._said:
+        if not self._console.is_interactive and stage != self._said:
             self._said = stage
             self._console.print(
                 f"{stage} ({progress.done} of {progress.total} blocks) {left}".rstrip(), highlight=False

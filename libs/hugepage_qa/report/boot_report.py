@@ -113,7 +113,7 @@ class MatrixReport:
         random = "" if seed is None else f", random with --seed {seed}"
         appended = f", appended: {append}" if append else ""
         self._print(Text(f"{architecture}: kernel {kernel.release}, {total} cases{random}{appended}"))
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._progress = progress_bar(self._console)
             self._task = self._progress.add_task(architecture, total=total)
             self._progress.start()

@@ -102,7 +102,7 @@ class CheckReport:
         self._make_output()
         self._total = len(self.results) + total
         self._print(Text(title))
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._progress = progress_bar(self._console, TextColumn("left"), TimeRemainingColumn())
             self._task = self._progress.add_task(self._state(), total=self._total, completed=len(self.results))
             self._progress.start()

@@ -15,6 +15,11 @@ from hugepage_qa.report.check_report import CheckReport
 FAILED = Result("/pool/grow/2M", Verdict.FAIL, ("[red]1 page[/red]", "2 were\nwanted"), 1.234, "the evidence\n\udcff")
 
 
+@pytest.fixture(autouse=True)
+def has_a_terminal_that_can_move_its_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
 def report(output: Path | None = None, *, is_terminal: bool = False) -> tuple[CheckReport, io.StringIO]:
     text = io.StringIO()
     return CheckReport(Console(file=text, width=100, force_terminal=is_terminal), output), text
@@ -30,6 +35,15 @@ def test_elsewhere_than_on_a_terminal_each_area_is_a_line() -> None:
     assert text.getvalue() == (
         "x86_64: kernel 6.1.0\n      pool 2M: 2 pass, 1 fail, 12.3 s\n      thp once: no case for this machine, 0.0 s\n"
     )
+
+
+def test_a_terminal_that_cannot_move_its_cursor_is_told_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    made, text = report(is_terminal=True)
+    made.start("x86_64: kernel 6.1.0", 1)
+    made.finished("pool 2M", [Result("/pool/a", Verdict.PASS)], 12.34)
+    made.stop()
+    assert text.getvalue() == "x86_64: kernel 6.1.0\n      pool 2M: 1 pass, 12.3 s\n"
 
 
 def test_what_went_wrong_is_told_at_once_in_one_line() -> None:

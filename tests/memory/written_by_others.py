@@ -101,7 +101,7 @@ def first_write_of_others_to_a_thp(live: Live) -> None:
         pages = [memory.part(page) for page in range(len(ways))]
         for page in pages:
             page.fill(OLD)
-        child = live.fork(memory.actor)
+        child = memory.actor.fork()
         for page, (by_child, way) in zip(pages, ways, strict=True):
             owner, other = (page.seen_by(child), page) if by_child else (page, page.seen_by(child))
             with live.about(f"{make.__name__.replace('_', ' ')}, of the child {by_child}"):

@@ -120,9 +120,9 @@ class ModelledPages(DrawnProgram):
             alone = [memory.at(part) for part, page in pages.items() if self.holders(page) == 1]
             private, all_pages = len(alone) * self.unit, len(pages) * self.unit
             seeming = seeming_shared(self.live, alone, mapping.private_hugetlb)
-            yield f"Private_Hugetlb of pages {first} to {end}", private, mapping.private_hugetlb, seeming
             both = mapping.private_hugetlb + mapping.shared_hugetlb
             yield f"Private_Hugetlb and Shared_Hugetlb of pages {first} to {end}", all_pages, both, {}
+            yield f"Private_Hugetlb of pages {first} to {end}", private, mapping.private_hugetlb, seeming
             if on_nodes:
                 here = counted.get(mapping.start, {})
                 yield f"pages {first} to {end} in numa_maps", len(pages), sum(here.values()), {}

@@ -46,7 +46,7 @@ def anonymous_huge_pages(live: Live) -> None:
     live.expect("Rss", 2 * size, mapping.rss)
     live.expect("Anonymous", 2 * size, mapping.fields["Anonymous"])
     live.expect("shmem and file pages", 0, mapping.shmem_pmd_mapped + mapping.file_pmd_mapped)
-    live.expect("hugetlb pages", 0, mapping.private_hugetlb + mapping.shared_hugetlb)
+    live.expect("hugetlb pages", 0, mapping.hugetlb)
     live.expect("has the flag hg", True, "hg" in mapping.flags)
     status = read_process_status(ObservedTree(live.host), memory.actor.pid)
     live.expect("HugetlbPages", 0, status.hugetlb_pages if status else None)

@@ -68,8 +68,7 @@ def contents_and_end(live: Live) -> None:
     pages=2,
 )
 def mapped_once(live: Live) -> None:
-    if not live.mmu.may_be_shared(live.size):
-        raise CannotRun("page tables are not shared on this architecture")
+    _need_shared_tables(live)
     ours, theirs = of_two_processes(live)
     theirs.touch(1, 2)
     live.expect("what the first process sees", 2, ours.read(1))
@@ -89,8 +88,7 @@ def mapped_once(live: Live) -> None:
     pages=1,
 )
 def mapped_once_whatever_is_allowed(live: Live) -> None:
-    if not live.mmu.may_be_shared(live.size):
-        raise CannotRun("page tables are not shared on this architecture")
+    _need_shared_tables(live)
     # it keeps the page, and maps it no longer: what is mapped to be read alone would bring zeroes
     file = new_memfd(live, pages=live.mmu.table(live.size) // live.size)
     writer = file.map(1)
@@ -112,6 +110,11 @@ def mapped_once_whatever_is_allowed(live: Live) -> None:
     live.expect_pool(nr=1, free=0)
 
 
+def _need_shared_tables(live: Live) -> None:
+    if not live.mmu.may_be_shared(live.size):
+        raise CannotRun("page tables are not shared on this architecture")
+
+
 def _mapped_by_itself(live: Live, file: HugeFile, flags: int, prot: int) -> Memory:
     """Return the file as a new process has it by one page table, which has opened it with ``flags``."""
     again = open_again(live, file, flags=flags)
@@ -125,8 +128,7 @@ def _mapped_by_itself(live: Live, file: HugeFile, flags: int, prot: int) -> Memo
     pages=4,
 )
 def mapped_once_within_a_mapping(live: Live) -> None:
-    if not live.mmu.may_be_shared(live.size):
-        raise CannotRun("page tables are not shared on this architecture")
+    _need_shared_tables(live)
     # what a table covers, and a page on either side
     covered = live.mmu.table(live.size) // live.size
     file = new_memfd(live, pages=covered + 2)

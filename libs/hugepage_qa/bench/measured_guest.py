@@ -51,7 +51,7 @@ def expect_pages(tree: Tree, pid: int, backing: Backing, memory: int, share: flo
     found = next(large, None)
     if found is None:
         raise InputError(f"{guest}: its QEMU has no memory of this size, expected it to run")
-    static = found.private_hugetlb + found.shared_hugetlb
+    static = found.hugetlb
     transparent = found.anon_huge_pages + found.shmem_pmd_mapped
     seen = (
         f"{format_size(static)} of it are on static pages of {format_size(found.kernel_page_size)}"

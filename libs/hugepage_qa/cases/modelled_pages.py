@@ -120,8 +120,7 @@ class ModelledPages(DrawnProgram):
             alone = [memory.at(part) for part, page in pages.items() if self.holders(page) == 1]
             private, all_pages = len(alone) * self.unit, len(pages) * self.unit
             seeming = seeming_shared(self.live, alone, mapping.private_hugetlb)
-            both = mapping.private_hugetlb + mapping.shared_hugetlb
-            yield f"Private_Hugetlb and Shared_Hugetlb of pages {first} to {end}", all_pages, both, {}
+            yield f"Private_Hugetlb and Shared_Hugetlb of pages {first} to {end}", all_pages, mapping.hugetlb, {}
             yield f"Private_Hugetlb of pages {first} to {end}", private, mapping.private_hugetlb, seeming
             if on_nodes:
                 here = counted.get(mapping.start, {})

@@ -124,6 +124,11 @@ class MemoryMapping:
         thp = self.anon_huge_pages or self.shmem_pmd_mapped or self.file_pmd_mapped
         return self.kernel_page_size != base_page_size or bool(thp)
 
+    @property
+    def hugetlb(self) -> int:
+        """Bytes of hugetlb pages that are mapped here, elsewhere, too, or not."""
+        return self.private_hugetlb + self.shared_hugetlb
+
     def _huge(self, name: str) -> int:
         # a kernel without the line has no such pages: the lines came with them (ShmemPmdMapped 4.8, FilePmdMapped 5.4)
         return self.fields.get(name, 0)

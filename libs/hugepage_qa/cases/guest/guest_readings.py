@@ -23,7 +23,7 @@ def mapped_pages(tree: Tree, pid: int) -> Mapping[int, int]:
     for mapping in _huge_mappings(tree, pid):
         if mapping.is_hugetlb:
             size = mapping.kernel_page_size
-            pages[size] += (mapping.shared_hugetlb + mapping.private_hugetlb) // size
+            pages[size] += mapping.hugetlb // size
     return +pages
 
 
@@ -33,7 +33,7 @@ def hugetlb_mappings(tree: Tree, pid: int) -> list[tuple[bool, int, int]]:
     Raises as ``mapped_pages`` does.
     """
     return [
-        (mapping.is_shared, mapping.size, mapping.shared_hugetlb + mapping.private_hugetlb)
+        (mapping.is_shared, mapping.size, mapping.hugetlb)
         for mapping in _huge_mappings(tree, pid)
         if mapping.is_hugetlb
     ]

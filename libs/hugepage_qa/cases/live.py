@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from hugepage_qa.cases.inherited_pages import lacks_pages
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pool_view import NO_POOL, read_counters
 from hugepage_qa.cases.resized_pool import ResizedPool
+from hugepage_qa.kernel.smaps import MemoryMapping, read_smaps
 from hugepage_qa.kernel.uapi import AT_FDCWD, HUGE_SHIFT, MAP_HUGETLB
-from hugepage_qa.machine.host import CannotRun, Host
+from hugepage_qa.machine.host import CannotRun, Host, ObservedTree
 from hugepage_qa.machine.knobs import Kind, Knob
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import Rule
@@ -19,6 +19,8 @@ from hugepage_qa.process.actor import Actor
 from hugepage_qa.process.actor_link import ActorGone
 
 READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+#: VmFlags of memory that userfaultfd protects, which fork(2) copies where it is shared, too (VM_COPY_ON_FORK)
+_PROTECTED = {"uw", "ur"}
 
 
 class Live(ResizedPool):
@@ -88,7 +90,24 @@ class Live(ResizedPool):
     def see_inherited(self, parent: Actor, child: Actor) -> None:
         """Look for pages of a pool that a child lacks which was forked just now. Raises KnownBug (fork-loses-pages)."""
         if self.mmu.may_seem_shared(self.size) and self.has_bug(Quirk.FORK_LOSES_PAGES):
-            self._end_if_known(Quirk.FORK_LOSES_PAGES, lacks_pages(self.host, parent, child))
+            before, after = (self._mapped_of_pools(actor) for actor in (parent, child))
+            lost = [self._is_lost(before[start], mapping) for start, mapping in after.items() if start in before]
+            self._end_if_known(Quirk.FORK_LOSES_PAGES, any(lost))
+
+    def _mapped_of_pools(self, actor: Actor) -> dict[int, MemoryMapping]:
+        """Return the mappings of pages of a pool that ``actor`` has, by where they begin."""
+        found = read_smaps(ObservedTree(self.host), actor.pid) or ()
+        return {mapping.start: mapping for mapping in found if "ht" in mapping.flags}
+
+    def _is_lost(self, before: MemoryMapping, after: MemoryMapping) -> bool:
+        """Tell whether what fork(2) copies of a mapping lacks, ``after`` it, all pages of a page table.
+
+        It copies private mappings, and shared ones that userfaultfd protects (vma_needs_copy() in mm/memory.c).
+        """
+        is_copied = not after.is_shared or bool(after.flags & _PROTECTED)
+        table = self.mmu.table(after.kernel_page_size)
+        of_several_tables = after.start // table < (after.end - 1) // table
+        return is_copied and after.hugetlb < before.hugetlb and (of_several_tables or not after.hugetlb)
 
     def _end(self, actor: Actor) -> None:
         try:

@@ -46,9 +46,7 @@ def expect_private_and_shared(
     """
     known = {}
     if private and live.mmu.may_seem_shared(live.size):
-        # a table seems to be shared or not, with all that is in it
-        not_all = [(private - pages) * live.size for pages in range(1, private)] if apart else []
-        still_private = found[0] if found[0] in not_all else 0
+        still_private = _still_private([live.size] * private if apart else [private * live.size], found[0])
         known[Quirk.SMAPS_SHOWS_SHARED] = still_private, (private + shared + broken) * live.size - still_private
     if broken:
         as_shared = broken if live.kernel_version >= _NOT_PRESENT_IS_SHARED else 0
@@ -58,15 +56,22 @@ def expect_private_and_shared(
 
 
 def seeming_shared(live: Live, addresses: Iterable[int], found: int) -> Mapping[Quirk, int]:
-    """Return what Private_Hugetlb, ``found`` in bytes, is with smaps-shows-shared, of private pages at ``addresses``.
+    """Return what Private_Hugetlb, ``found`` in bytes, is with smaps-shows-shared, of private pages at addresses."""
+    if not live.mmu.may_seem_shared(live.size):
+        return {}
+    tables = Counter(address // live.mmu.table(live.size) for address in addresses)
+    return {Quirk.SMAPS_SHOWS_SHARED: _still_private([pages * live.size for pages in tables.values()], found)}
 
-    A page table seems to be shared or not, with all that is in it: that is ``found`` where it is the pages of some of
-    the tables.
+
+def _still_private(tables: Iterable[int], found: int | None) -> int:
+    """Return what still seems private of page ``tables`` with so many bytes each: ``found``, if that is some of them.
+
+    A table seems to be shared or not, with all that is in it. Otherwise it is 0, as if all seemed shared.
     """
     sums = {0}
-    for pages in Counter(address // live.mmu.table(live.size) for address in addresses).values():
-        sums |= {others + pages * live.size for others in sums}
-    return {Quirk.SMAPS_SHOWS_SHARED: found} if found in sums and live.mmu.may_seem_shared(live.size) else {}
+    for pages in tables:
+        sums |= {others + pages for others in sums}
+    return found if found is not None and found in sums - {max(sums)} else 0
 
 
 def forked(live: Live, memory: Memory, pages: int = 1, *, apart: bool = False) -> Memory:

@@ -305,8 +305,8 @@ POOL_ISSUES = by_quirk(
         quirk=Quirk.BEHIND_ABSENT_TABLE,
         summary="pages of 1G that stand behind a page table which is not there are passed over, up to the next 256 TiB "
         "and not to the end of that table, where kernels are built with five levels of page tables: mprotect() leaves "
-        "them writable, MADV_DONTNEED leaves them mapped, fork() leaves them out, and munmap() and the end of the "
-        "process leave them in use for ever",
+        "them writable, MADV_DONTNEED leaves them mapped, munmap() and the end of the process leave them in use for "
+        "ever, and by the source fork() leaves them out",
         example="1 TiB of pages of 1G is mapped with MAP_NORESERVE at an address of 1 TiB, and page 512 touched: after "
         "mprotect(PROT_READ) of all it is written, and when the process has ended free_hugepages stays 1 too low; the "
         "log says `mm/pgtable-generic.c:44: bad pud 00e8000140000c41.`",

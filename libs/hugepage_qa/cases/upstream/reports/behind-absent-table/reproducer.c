@@ -3,7 +3,7 @@
  * A mapping of 1G pages spans two page tables: the first is not there, and in the second a page is touched. mprotect()
  * of all of it must protect that page, and the end of the process must give it back.
  *
- * cc -static -o reproducer reproducer.c; root, with two free 1G pages: boot with "hugepagesz=1G hugepages=2".
+ * cc -static -o reproducer reproducer.c; root, with a free 1G page: boot with "hugepagesz=1G hugepages=1".
  * Exit code: 0 the kernel is right, 1 it has the bug, 2 that cannot be tried here.
  */
 #define _GNU_SOURCE

@@ -11,7 +11,7 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.read_from_outside import read_of_another, word_read_by
+from hugepage_qa.cases.reached_from_outside import read_of_another, word_read_by, write_from_outside
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import (
@@ -75,45 +75,31 @@ def used_from_outside(live: Live) -> None:
         memory, other = make(live, 3), live.actor()
         # before it is written: the machine may forbid both
         live.expect("what another one reads", 1, word_read_by(live, other, memory, 0))
-        for writer, write, place in product((other, memory.actor), (_by_call, _by_file), _places(live)):
+        for writer, by_file, place in product((other, memory.actor), (False, True), _places(live)):
             what = f"{make.__name__.replace('_', ' ')}, by its own process {writer is memory.actor}"
-            with live.about(f"{what}, {write.__name__.strip('_').replace('_', ' ')} at {place}"):
-                _expect_used(live, memory, partial(write, live, memory, writer, size + place), used)
+            # as ``fill`` leaves it
+            word = live.host.uapi.pack("Q", 1 + size + place)
+            write = partial(write_from_outside, live, writer, memory, size + place, word, by_file=by_file)
+            with live.about(f"{what}, by /proc/PID/mem {by_file}, at {place}"):
+                _expect_used(live, memory, write, used)
         memory.expect_filled()
         for actor in (other, memory.actor):
             actor.end()
 
 
-def _expect_used(live: Live, memory: Memory, write: Callable[[], int], used: range) -> None:
+def _expect_used(live: Live, memory: Memory, write: Callable[[], None], used: range) -> None:
     """Expect as many bytes of memory that nobody has used to be Referenced after a word of it was written."""
 
     def referenced() -> tuple[int, int]:
         clear_refs(live, memory, CLEAR_REFS_ALL)
         before = _referenced(memory)
-        live.expect("bytes written", WORD, write())
+        write()
         return before, _referenced(memory)
 
     # memory that is short is looked through, and what was used loses its mark
     before, found = live.host.last_attempt(referenced, lambda told: not told[0] and told[1] in used)
     live.expect("Referenced when it was cleared", 0, before)
     live.expect(f"whether Referenced, {found} bytes, is {used[0]} to {used[-1]}", True, found in used)
-
-
-def _by_call(live: Live, memory: Memory, writer: Actor, offset: int) -> int:
-    word = map_aligned(live, 1, live.base_page, actor=writer)
-    # as ``fill`` leaves it
-    word.touch(0, 1 + offset)
-    local, remote = (live.host.uapi.pack("2Q", at, WORD) for at in (word.address, memory.address + offset))
-    written = writer.call("process_vm_writev", memory.actor.pid, local, 1, remote, 1, 0)
-    word.unmap()
-    return written
-
-
-def _by_file(live: Live, memory: Memory, writer: Actor, offset: int) -> int:
-    file = live.open(writer, f"/proc/{memory.actor.pid}/mem", os.O_RDWR)
-    written = writer.call("pwrite64", file, live.host.uapi.pack("Q", 1 + offset), WORD, memory.address + offset)
-    writer.call("close", file)
-    return written
 
 
 def _referenced(memory: Memory) -> int:

@@ -11,7 +11,7 @@ from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.read_from_outside import word_read_by
+from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_shared_memory import (
     expect_mapped_whole,

@@ -16,7 +16,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io
-from hugepage_qa.cases.read_from_outside import read_of_another
+from hugepage_qa.cases.reached_from_outside import read_of_another
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import expect_huge_bytes, give_on_advice
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE, MAP_FIXED

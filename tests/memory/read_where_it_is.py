@@ -17,7 +17,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pinned_pages import open_for_direct_io
 from hugepage_qa.cases.places import ordinary_memory
-from hugepage_qa.cases.read_from_outside import word_read_by
+from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.registered_memory import Registry
 from hugepage_qa.cases.thp_memory import anon_huge_pages
 from hugepage_qa.cases.thp_policy import (

@@ -12,7 +12,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.read_from_outside import word_read_by
+from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.thp_memory import need_blocks, pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages, map_in_parts
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, shared_huge_pages

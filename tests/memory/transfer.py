@@ -13,7 +13,7 @@ from hugepage_qa.cases.hugetlb_segments import get_segment
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import open_for_direct_io, pipe_with, word_from
-from hugepage_qa.cases.read_from_outside import read_of_another
+from hugepage_qa.cases.reached_from_outside import read_of_another
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.oracle.known_issues import Quirk

@@ -11,7 +11,7 @@ from hugepage_qa.cases.hugetlb_of_a_process import forked
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.places import ordinary_memory
-from hugepage_qa.cases.read_from_outside import read_of_another
+from hugepage_qa.cases.reached_from_outside import read_of_another, write_from_outside, write_to_file
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Actor
@@ -59,7 +59,7 @@ def _expect_others_to_reach(live: Live, source: Memory, child: Memory, offset: i
     live.expect(f"what was read at {offset}", OLD + offset, source.actor.read(place))
     source.actor.write(place, NEW)
     if by_file:
-        written = _write_to_file(live, source.actor, child, offset, live.host.uapi.pack("Q", NEW))
+        written = write_to_file(live, source.actor, child, offset, live.host.uapi.pack("Q", NEW))
     else:
         written = source.actor.call("process_vm_writev", child.actor.pid, local, 1, remote, 1, 0)
     live.expect("bytes written", WORD, written)
@@ -197,7 +197,7 @@ def _expect_any_bytes(live: Live, memory: Memory) -> None:
             found = _bytes_at(live, reader, memory, place + shift, count, by_file=by_file)
             live.expect("what is read", before[shift : shift + count].hex(), found.hex())
             new = bytes(range(1, count + 1))
-            _write_bytes(live, reader, memory, place + shift, new, by_file=by_file)
+            write_from_outside(live, reader, memory, place + shift, new, by_file=by_file)
             after = [memory.actor.read(memory.address + place + WORD * word) for word in range(words)]
             expected = before[:shift] + new + before[shift + count :]
             live.expect("what its owner has", expected.hex(), live.host.uapi.pack(f"{words}Q", *after).hex())
@@ -217,28 +217,6 @@ def _bytes_at(live: Live, reader: Actor, memory: Memory, offset: int, count: int
         found = live.host.uapi.pack(f"{len(words)}Q", *words)[:count]
     live.expect("bytes read", count, read)
     return found
-
-
-def _write_bytes(live: Live, writer: Actor, memory: Memory, offset: int, new: bytes, *, by_file: bool) -> None:
-    """Have ``writer`` write another's, or its own, ``memory``. Raises Refused."""
-    if by_file:
-        written = _write_to_file(live, writer, memory, offset, new)
-    else:
-        at = ordinary_memory(live, writer, 1).address
-        padded = new.ljust(-(-len(new) // WORD) * WORD, b"\0")
-        for number, word in enumerate(live.host.uapi.unpack(f"{len(padded) // WORD}Q", padded)):
-            writer.write(at + number * WORD, word)
-        local, remote = (live.host.uapi.pack("2Q", one, len(new)) for one in (at, memory.address + offset))
-        written = writer.call("process_vm_writev", memory.actor.pid, local, 1, remote, 1, 0)
-    live.expect("bytes written", len(new), written)
-
-
-def _write_to_file(live: Live, writer: Actor, memory: Memory, offset: int, new: bytes) -> int:
-    """Have ``writer`` write to /proc/PID/mem of the owner of ``memory``; return how many bytes. Raises Refused."""
-    file = live.open(writer, f"/proc/{memory.actor.pid}/mem", os.O_RDWR)
-    written = writer.call("pwrite64", file, new, len(new), memory.address + offset)
-    writer.call("close", file)
-    return written
 
 
 def _need_access(live: Live) -> None:
@@ -280,7 +258,7 @@ def _expect_own(live: Live, owner: Memory, other: Memory, way: int) -> None:
     (who, by_file), offset = _WAYS[way], (0, live.base_page, owner.size - WORD)[way % 3]
     writer = {"its owner": owner.actor, "the other one": other.actor}.get(who) or live.actor()
     with live.about(f"by {who}, to /proc/PID/mem {by_file}, at {offset}"):
-        _write_bytes(live, writer, owner, offset, live.host.uapi.pack("Q", NEW), by_file=by_file)
+        write_from_outside(live, writer, owner, offset, live.host.uapi.pack("Q", NEW), by_file=by_file)
         live.expect("what its owner reads", NEW, owner.actor.read(owner.address + offset))
         other.expect_filled(OLD)
         # all but that word

@@ -7,7 +7,7 @@ from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.places import need_places_of_any_size
-from hugepage_qa.cases.read_from_outside import read_of_another
+from hugepage_qa.cases.reached_from_outside import read_of_another
 from hugepage_qa.cases.text_program import TextProgram, start_again, start_used
 from hugepage_qa.kernel.uapi import MAP_FIXED, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun

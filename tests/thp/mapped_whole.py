@@ -8,7 +8,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.read_from_outside import read_of_another
+from hugepage_qa.cases.reached_from_outside import read_of_another
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
 from hugepage_qa.cases.thp_shared_memory import (

@@ -13,7 +13,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import MOVE, STRICT, Mode, bind, move_pages, nodes_of, policy_of, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.read_from_outside import read_of_another
+from hugepage_qa.cases.reached_from_outside import read_of_another
 from hugepage_qa.cases.thp_memory import anon_huge_pages, pmd_size
 from hugepage_qa.cases.thp_nodes import filled_on
 from hugepage_qa.cases.thp_policy import advised, fill_in_huge_pages, huge_pages, map_in_parts, some_smaller_sizes

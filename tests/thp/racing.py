@@ -17,7 +17,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.memory_policy import moving
 from hugepage_qa.cases.process_counters import process_status, tells_resident
 from hugepage_qa.cases.race import RACERS, at_once, clash_in_one_page, use_while_it_moves
-from hugepage_qa.cases.read_from_outside import word_read_by
+from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import (

@@ -28,7 +28,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
-from hugepage_qa.cases.read_from_outside import word_read_by
+from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes

@@ -31,7 +31,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import pinned
 from hugepage_qa.cases.places import ordinary_memory
-from hugepage_qa.cases.read_from_outside import read_of_another
+from hugepage_qa.cases.reached_from_outside import read_of_another
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, PROT_NONE

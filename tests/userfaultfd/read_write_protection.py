@@ -28,7 +28,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
 from hugepage_qa.cases.process_counters import process_status
-from hugepage_qa.cases.read_from_outside import word_read_by
+from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, answer_to_api
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor_threads import Came
@@ -209,7 +209,7 @@ def _expect_refused_without(live: Live, memory: Memory) -> None:
 def _expect_there(live: Live, memory: Memory, pages: int) -> None:
     mapping = memory.smaps()
     # which of the two it is may be wrong for gigantic pages
-    of_mapping = (mapping.private_hugetlb or 0) + (mapping.shared_hugetlb or 0)
+    of_mapping = mapping.hugetlb
     live.expect("Private_Hugetlb and Shared_Hugetlb", pages * live.size, of_mapping)
     live.expect("HugetlbPages", pages * live.size, process_status(live, memory.actor).hugetlb_pages)
 

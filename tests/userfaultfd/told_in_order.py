@@ -16,7 +16,7 @@ from hugepage_qa.cases.handled_pages import (
 )
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.read_from_outside import word_read_by
+from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.thp_memory import map_aligned
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.cases.userfaultfd_messages import MESSAGE_SIZE, PageFault, Told

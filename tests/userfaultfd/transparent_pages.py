@@ -13,7 +13,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse, collapse_memory
 from hugepage_qa.cases.mapped_memory import WORD, Memory, runs
 from hugepage_qa.cases.pages_of_a_node import need_memory
-from hugepage_qa.cases.read_from_outside import word_read_by
+from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.swapped import need_swap, page_all_out, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_nodes import expect_moved_between

@@ -11,7 +11,7 @@ from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import PRESENT, WORD, WRITE_PROTECTED, Memory, value_or_signal
 from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.pages_in_memory import in_memory
-from hugepage_qa.cases.read_from_outside import word_read_by
+from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
 from hugepage_qa.kernel.uapi import MADV_DONTNEED

@@ -4,13 +4,13 @@ import mmap
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from operator import eq
+from operator import eq, not_
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import MOVE_ALL, bind, migrate, move_page, node_of, nodes_of
+from hugepage_qa.cases.memory_policy import MOVE_ALL, base_pages_of, bind, migrate, move_page, node_of, nodes_of
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.places import end_of_addresses
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, pmd_size, room_for
@@ -131,52 +131,56 @@ def among_other_parts(live: Live) -> None:
 
         with live.about(f"{name}, by mbind(2) {by_mbind}"):
             # somebody may have a hold of one for a moment, and the huge page may be split when it has moved
-            left = live.host.last_attempt(partial(_left_behind, live, make, move), lambda left: not left)
+            try_it = partial(_left_behind, live, partial(make, live, here), move, (here, there))
+            left = live.host.last_attempt(try_it, not_)
             live.expect("base pages that did not move", [], left)
 
 
-def _left_behind(live: Live, make: Callable[[Live], Memory], move: Callable[[Memory], None]) -> list[int]:
-    """Make a huge page on the first node, have it ``move`` to the second one, and return which base pages did not."""
-    memory = make(live)
+def _left_behind(
+    live: Live, make: Callable[[], Memory], move: Callable[[Memory], None], nodes: tuple[int, int]
+) -> list[int]:
+    """Make a huge page on the first of ``nodes``, have it ``move`` to the other, and return which did not."""
+    here, there = nodes
+    memory = make()
     # what nobody has looked at since is not mapped
     _expect_held(live, memory, range(memory.pages), 0)
-    live.expect("base pages that are not on the first node", [], _elsewhere(memory, live.nodes[0]))
+    live.expect("base pages that are not on the first node", [], _elsewhere(live, memory, here))
     move(memory)
-    left = _elsewhere(memory, live.nodes[1])
+    left = _elsewhere(live, memory, there)
     _expect_held(live, memory, range(memory.pages), 0)
     memory.actor.end()
     return left
 
 
-def _elsewhere(memory: Memory, node: int) -> list[int]:
+def _elsewhere(live: Live, memory: Memory, node: int) -> list[int]:
     """Return which base pages of ``memory`` are not on ``node``."""
-    found = nodes_of(memory.actor, [memory.at(page) for page in range(memory.pages)])
+    found = nodes_of(memory.actor, base_pages_of(live, memory))
     return [page for page, place in enumerate(found) if place != node]
 
 
-def _written_again(live: Live) -> Memory:
+def _written_again(live: Live, node: int) -> Memory:
     """Return a huge page, mapped as base pages, of which some are small ones since they were written again."""
-    memory = _numbered(live, filled_on(live, live.actor(), live.nodes[0], 1))
+    memory = _numbered(live, filled_on(live, live.actor(), node, 1))
     for page in _some(memory):
         memory.advise(MADV_DONTNEED, page, 1)
         memory.touch(page, 1 + page)
     return memory
 
 
-def _copies_of_a_child(live: Live) -> Memory:
+def _copies_of_a_child(live: Live, node: int) -> Memory:
     """Return a huge page of a parent, as its child has it, which has copies of some base pages."""
-    memory = _numbered(live, filled_on(live, live.actor(), live.nodes[0], 1)).fork()
+    memory = _numbered(live, filled_on(live, live.actor(), node, 1)).fork()
     for page in _some(memory):
         memory.touch(page, 1 + page)
     return memory
 
 
-def _copies_of_a_file(live: Live) -> Memory:
+def _copies_of_a_file(live: Live, node: int) -> Memory:
     """Return a huge page of a file, as a private mapping has it, which has copies of some base pages."""
     path, actor = _file_on_a_node(live), live.actor()
     every = pmd_size(live) // live.base_page
     memory = _map_part(live, actor, live.open(actor, path), 0, every, kind=mmap.MAP_PRIVATE)
-    bind(memory, live.nodes[:1])
+    bind(memory, [node])
     for page in _some(memory):
         memory.touch(page, 1 + page)
     return memory

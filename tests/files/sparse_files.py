@@ -109,6 +109,10 @@ def found_data(live: Live, file: KnownFile) -> None:
         file.evict()
 
 
+#: what not each file system can do to a range
+_NOT_EVERYWHERE = {"made zero", "taken out", "put in"}
+
+
 @case(
     "what was written beside a range of a file, or stored there, and is on no disk yet, stays when the range becomes a"
     " hole or zero, is copied over, taken out or put in, or what begins there is cut off, once more as well: then"
@@ -137,7 +141,9 @@ def beside_a_range(live: Live, file: KnownFile) -> None:
         with live.about(f"{length} bytes at {first}, {name}, {'stored' if is_stored else 'written'} beside it"):
             file.truncate(whole)
             file.write(0, whole)
-            if not is_offered(act, first, length):
+            if name not in _NOT_EVERYWHERE:
+                act(first, length)
+            elif not is_offered(act, first, length):
                 continue
             file.expect_mapped(memory)
             # a folio with buffers that are dirty is not split (mm/huge_memory.c __folio_split() EBUSY)

@@ -236,6 +236,7 @@ def _expect_to_wait(live: Live, memory: Memory, change: str, feature: Feature) -
         live.expect("whether the page is there before the event is told", False, is_there())
         # who waits for that goes on
         actor.call("close", fault.descriptor)
+    live.expect("whether the copy failed with EAGAIN", True, errno.EAGAIN in threads.errors(0))
     again = Userfault(memory.part(0), Mode.MISSING, feature)
     live.expect("errno, .copy when nothing changes", (0, size), again.copied(source, 0, size))
     memory.part(0).expect_filled()

@@ -155,6 +155,10 @@ class Threads:
         """Tell whether the thread that came after ``number`` others did what it attempts, now that all have ended."""
         return Came.DONE in self._found[number].came
 
+    def errors(self, number: int) -> frozenset[int]:
+        """Return with what errors the thread that came after ``number`` others failed, now that all have ended."""
+        return self._found[number].errors
+
     def _allow(self, what: str, may_come: Came, may_fail: Collection[int] = ()) -> None:
         self._allowed.append((what, may_come, frozenset(may_fail)))
 

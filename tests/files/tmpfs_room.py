@@ -239,11 +239,12 @@ def full_with_what_is_in_swap(live: Live) -> None:
         expect_mapped_whole(live, memory, 2 if huge == "always" else 0, f"huge={huge}")
         with live.about(f"huge={huge}, {in_swap} bytes in swap"):
             swap_out(live, memory, in_swap)
-            for one, offset in product((file, other), (2 * size, 3 * size - page)):
+            both = (file, memory), (other, map_start(live, actor, other.descriptor, pages=3))
+            for (one, mapped), offset in product(both, (2 * size, 3 * size - page)):
                 for _time in range(2):
                     live.expect_errno(errno.ENOSPC, actor.call, "pwrite64", one.descriptor, bytes(WORD), WORD, offset)
                     live.expect_errno(errno.ENOSPC, actor.call, "fallocate", one.descriptor, 0, offset, page)
-                    live.expect_signal(signal.SIGBUS, actor.write, memory.address + offset, _VALUE)
+                    live.expect_signal(signal.SIGBUS, actor.write, mapped.address + offset, _VALUE)
                     found = file.blocks, other.blocks, _free_room(live, point)
                     live.expect("st_blocks of both files, free bytes", (2 * size, 0, 0), found)
             live.expect("words that changed", 0, memory.wrong(0, 2 * size))

@@ -62,11 +62,11 @@ def reclaimed_and_refaulted(live: Live) -> None:
 )
 def taken_by_zswap(live: Live) -> None:
     turn_zswap_on(live)
-    _expect_counted(live, _SWAPPED)
+    _expect_counted(live, _SWAPPED, by_zswap=True)
 
 
-def _expect_counted(live: Live, rows: Mapping[str, tuple[str, _Make]]) -> None:
-    """Have memory of each kind reclaimed and had again, and expect pages of its type to be counted."""
+def _expect_counted(live: Live, rows: Mapping[str, tuple[str, _Make]], *, by_zswap: bool = False) -> None:
+    """Have memory of each kind reclaimed, ``by_zswap``, and had again, and expect pages of its type to be counted."""
     need_exact_charges(live)
     need_swap(live, 2 * _PAGES * pmd_size(live))
     live.set_knob(_SWAPPINESS, "100")
@@ -78,6 +78,8 @@ def _expect_counted(live: Live, rows: Mapping[str, tuple[str, _Make]]) -> None:
             group = above.child(name.replace(",", "").replace(" ", "-"))
             memory = make(live, group)
             _expect_stolen(live, group, memory, kind)
+            if by_zswap:
+                _expect_taken_by_zswap(live, group, memory)
             _expect_refaults(live, group, memory, kind, all_of_them=name == "private" and not _has_generations(live))
             memory.actor.end()
 
@@ -120,6 +122,17 @@ def _expect_stolen(live: Live, group: ControlGroup, memory: Memory, kind: str) -
         live.expect(
             f"whether {counter} of vmstat, {rise} bytes, has all of it", True, rise > memory.length - memory.size
         )
+
+
+def _expect_taken_by_zswap(live: Live, group: ControlGroup, memory: Memory) -> None:
+    """Expect zswap to have taken what was reclaimed of ``memory``, all that its new group has had in swap."""
+    least = memory.length - memory.size
+
+    def taken() -> int:
+        return read_statistics(group)["zswpout"] * live.base_page
+
+    found = live.host.last_look(taken, least.__lt__, ADDED_UP_SECONDS)
+    live.expect(f"whether zswpout, {found} bytes, is more than {least}", True, found > least)
 
 
 def _expect_refaults(live: Live, group: ControlGroup, memory: Memory, kind: str, *, all_of_them: bool) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import permutations, product
 
-from hugepage_qa.cases.added_up import add_up_counters
 from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
@@ -18,8 +17,7 @@ from hugepage_qa.cases.pinned_pages import Pin
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, mapped_in_parts
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, need_signal_for_poison
-from hugepage_qa.kernel.counters import read_meminfo
-from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.sizes import MIB
@@ -79,9 +77,9 @@ def whole_copies(live: Live) -> None:
 
 
 @FORK.case(
-    "children that have come and gone leave no memory of the kernel behind (SUnreclaim), whatever mappings of huge"
+    "children that have come and gone leave no memory of the kernel behind, whatever mappings of huge"
     " pages they had: of a file, shared and private, or of none, with pages that are reserved and without",
-    "fork(2); Documentation/filesystems/proc.rst SUnreclaim; mm/hugetlb.c hugetlb_vm_op_open(), hugetlb_vm_op_close(),"
+    "fork(2); Documentation/filesystems/proc.rst Slab; mm/hugetlb.c hugetlb_vm_op_open(), hugetlb_vm_op_close(),"
     " hugetlb_vma_lock_alloc(), hugetlb_vma_lock_free()",
     pages=1,
     sizes=Sizes.BUDDY,
@@ -93,24 +91,13 @@ def nothing_left_of_children(live: Live) -> None:
     for (shared, of_a_file, noreserve), _mapping in product(_KINDS, range(_MAPPINGS)):
         live.map(1, file.actor, shared=shared, noreserve=noreserve, fd=file.descriptor if of_a_file else None)
 
-    def grown() -> int:
-        before = _of_the_kernel(live)
+    def have_children() -> None:
         for _child in range(_CHILDREN):
             file.actor.fork().end()
-        return _of_the_kernel(live) - before
 
-    limit = _CHILDREN * _MAPPINGS * _LEAST_OBJECT
-    # each CPU keeps some of what it had for the first ones, and uses that again: what is lost is so each time
-    found = live.host.last_look(grown, limit.__gt__)
-    live.expect(f"whether {found} bytes more are less than {limit}", True, found < limit)
+    expect_nothing_kept(live, have_children, _CHILDREN * _MAPPINGS * _LEAST_OBJECT)
     file.actor.end()
     live.expect_pool(nr=1, free=1)
-
-
-def _of_the_kernel(live: Live) -> int:
-    """Return the bytes that the kernel has in objects of its own which it cannot give back."""
-    add_up_counters(live)
-    return read_meminfo(ObservedTree(live.host))["SUnreclaim"]
 
 
 @FORK.case("every child inherits the pages that its parent has touched", COPY, pages=1)

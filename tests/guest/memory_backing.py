@@ -47,7 +47,7 @@ def expect_backing(live: Live, guests: Guests, guest: Guest, backing: MemoryBack
     memory = guest.mapped_memory
     live.expect("memory as shared as its access says", [outcome.is_shared], [one.is_shared for one in memory])
     live.expect("memory in pages of the pool", [outcome.is_huge], [one.is_hugetlb for one in memory])
-    there = [one.shared_hugetlb + one.private_hugetlb + one.rss == one.size for one in memory]
+    there = [one.hugetlb + one.rss == one.size for one in memory]
     live.expect("whether all memory is there", [outcome.is_there], there)
     told = live.host.observe(f"proc/{guest.pid}/cmdline") or ""
     live.expect("whether QEMU discards", outcome.is_discarded, bool(_DISCARDS.search(told)))

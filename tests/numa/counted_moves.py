@@ -35,8 +35,13 @@ from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_nodes import two_nodes_with_room
 from hugepage_qa.cases.thp_policy import expect_all_huge
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer, size_name
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.machine.host import CannotRun, ObservedTree
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.page_moves import ListedPage, moves_of
+from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 COUNTED = Area("numa/counted-moves")
@@ -168,6 +173,36 @@ def a_moved_page_counts_as_its_base_pages(live: Live) -> None:
             live.expect("node of the page", there, node_of(memory))
             memory.expect_filled()
             memory.actor.end()
+    live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
+
+
+@COUNTED.case(
+    "a page of a pool counts as no transparent huge page of its size (nr_anon) when it has moved, nor when it has gone",
+    f"{THP_DOC} nr_anon; mm/migrate.c __folio_migrate_mapping() (5d65c8d758f2)",
+    since="6.12",
+    nodes=2,
+    sizes=Sizes.BUDDY,
+)
+def a_moved_page_is_not_transparent(live: Live) -> None:
+    here, there = live.nodes[:2]
+    file = f"{DIRECTORY}/{size_name(live.size)}/stats/nr_anon"
+    if live.host.read(file) is None:
+        raise CannotRun(f"there are no transparent huge pages of {live.size} bytes")
+    reserve_on_all(live, 1)
+
+    def read(live: Live) -> dict[str, int]:
+        return {file: read_integer(ObservedTree(live.host), file) or 0}
+
+    def bring() -> Memory:
+        return placed(live, [ListedPage(here, there)], live.map(1))
+
+    def move_and_end(memory: Memory) -> None:
+        bind(memory, [there], flags=STRICT | MOVE_ALL)
+        live.expect("node of the page", there, node_of(memory))
+        memory.actor.end()
+
+    known = {Quirk.MOVED_POOL_PAGE_STAYS_COUNTED: {file: 1}}
+    expect_change(live, {file: 0}, bring, move_and_end, read, known=known)
     live.expect_pool(nr=len(live.nodes), free=len(live.nodes))
 
 

@@ -32,6 +32,7 @@ class Quirk(Enum):
     PIPE_SHOWS_LATER_WRITES = "pipe-shows-later-writes"
     MOVED_HUGE_PAGE_UNLOCKED = "moved-huge-page-unlocked"
     MOVED_SHARED_PAGE_OFF_NODES = "moved-shared-page-off-nodes"
+    MOVED_POOL_PAGE_STAYS_COUNTED = "moved-pool-page-stays-counted"
     BROKEN_PART_HANDED_OUT_AGAIN = "broken-part-handed-out-again"
     BROKEN_RANGE_PASSED_OVER = "broken-range-passed-over"
     KEPT_PLACE_UNLOCKS_MAPPING = "kept-place-unlocks-mapping"

@@ -110,6 +110,19 @@ THP_ISSUES = by_quirk(
         seen="6.1.176; right on 6.12.117, 7.3.4",
     ),
     KnownIssue(
+        quirk=Quirk.MOVED_POOL_PAGE_STAYS_COUNTED,
+        summary="a page of a pool in a private mapping counts as a transparent huge page of its size (nr_anon) once it "
+        "has moved, for ever",
+        example="a page of 2M on node 0, move_pages(2) to node 1, and the process ends: nr_anon of hugepages-2048kB is "
+        "1, and one more each time",
+        cause="__folio_migrate_mapping() counts each large anonymous folio that moves, and what gives pages back to a "
+        "pool takes none off (5d65c8d758f2)",
+        since=KernelVersion(6, 12),
+        until=KernelVersion(7, 3),
+        fix="7.3.4 leaves pages of a pool out there",
+        seen="6.12.117; right on 7.3.4",
+    ),
+    KnownIssue(
         quirk=Quirk.BROKEN_PART_HANDED_OUT_AGAIN,
         summary="a huge page that somebody held when a base page of it broke, so that it could not be split, is handed "
         "out again with that base page when it was given back",

@@ -4,13 +4,15 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Case, Sizes, result_name
 from hugepage_qa.cases.expectations import Failed, KnownBug
+from hugepage_qa.cases.kernel_objects import compare_objects, count_objects
 from hugepage_qa.cases.kernel_trouble import KERNEL_CONTENT, TAINT, find_trouble
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.machine_under_test import running_mmu
-from hugepage_qa.cases.memory_account import left_behind, read_account
+from hugepage_qa.cases.memory_account import compare_account, left_behind, read_account, stored_pages
 from hugepage_qa.cases.pool_view import (
     NO_HUGETLB,
     Counters,
@@ -197,7 +199,7 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
     before = live.before
     taint = host.read(TAINT)
     host.skip_kernel_log()
-    account = read_account(live) if host.is_accounted else None
+    left = _what_is_left(live) if host.is_accounted else None
     may_leave = False
     try:
         yield
@@ -218,9 +220,15 @@ def checked_end(live: Live, host: Host, stack: ExitStack) -> Iterator[None]:
             after = read_pool_view(ObservedTree(host))
             live.problems += _taken_by_others(live, before, after)
         live.differences += [] if may_leave else _left(before, after)
-        if account and not host.lacks_memory:
-            live.differences += left_behind(live, account)
+        if left and not host.lacks_memory:
+            live.differences += left()
         live.differences += find_trouble(live, host, taint)
+
+
+def _what_is_left(live: Live) -> Callable[[], list[Difference]]:
+    """Look at all memory and structures of the kernel that there are; return who tells what a case has left of them."""
+    of_memory = partial(compare_account, live, read_account(live), stored_pages(live))
+    return partial(left_behind, live, of_memory, partial(compare_objects, live, count_objects(live)))
 
 
 def _put_back(live: Live, host: Host, before: PoolView) -> None:

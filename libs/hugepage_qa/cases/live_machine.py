@@ -29,6 +29,8 @@ from hugepage_qa.qemu.virtual_machine import VirtualMachine
 #: whoever asked, the agent or an actor: an oops is the end of the machine, with its trace on the console, and by the
 #: kernel's fault or the emulator's
 _ENDS_AT_AN_OOPS = "oops=panic"
+#: of structures of one size each kind has a cache of its own (cases/kernel_objects.py)
+_CACHES_APART = "slab_nomerge"
 _SERIAL_SHOWN = 20_000
 #: what so many tasks have left in memory may lie within each range that a huge page needs; another boot takes seconds,
 #: and where a new machine has no range either, it would be in vain each time
@@ -70,7 +72,9 @@ class MachinePlan:
     def machine(self, kind: MachineKind) -> VirtualMachine:
         """Return a machine of that kind, with all memory on one node where the architecture has no more."""
         words = " ".join(
-            word for word in (f"init_on_alloc={int(kind.cleared)}", _ENDS_AT_AN_OOPS, kind.words, self.append) if word
+            word
+            for word in (f"init_on_alloc={int(kind.cleared)}", _ENDS_AT_AN_OOPS, _CACHES_APART, kind.words, self.append)
+            if word
         )
         memory = kind.memory
         if len(memory) > find_board(self.kernel.architecture).max_nodes:

@@ -5,9 +5,8 @@ behind a case was forgotten by the kernel, and so was memory that is neither fre
 at what it knows to be in danger; here all of them are held against what no case may leave.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from operator import not_
 
 from hugepage_qa.cases.added_up import add_up_counters
@@ -45,7 +44,16 @@ _OF_PROCESSES = (
     "nr_unevictable",
 )
 #: of which those that the suite itself has in the machine have some, too, in base pages
-_OF_PROCESSES_AND_OURS = ("nr_anon_pages", "nr_mapped", "nr_swapcached", "nr_page_table_pages")
+_OF_PROCESSES_AND_OURS = (
+    "nr_anon_pages",
+    "nr_mapped",
+    "nr_swapcached",
+    "nr_page_table_pages",
+)
+#: of all nodes together, since what the suite has stored may move; of the lists a page goes from one to the other
+_STORED, _LISTS = "nr_shmem", ("nr_active_anon", "nr_inactive_anon")
+#: bytes that were promised
+_COMMITTED = "Committed_AS"
 #: events since 5.8, of which there are as many of the second as of the first when nothing is pinned
 _PINNED, _UNPINNED = "nr_foll_pin_acquired", "nr_foll_pin_released"
 #: lines of /proc/meminfo, in bytes, that leave no page out but free ones and those of zsmalloc, and none twice
@@ -103,29 +111,43 @@ def read_account(live: Live) -> MemoryAccount:
         counters |= {f"{name}{where}": (shown if name == _SHARED else found).get(name, 0) for name in _OF_PROCESSES}
         counters[f"pinned pages{where}"] = found.get(_PINNED, 0) - found.get(_UNPINNED, 0)
         ours |= {f"{name}{where}": found.get(name, 0) for name in _OF_PROCESSES_AND_OURS}
+    ours[_STORED] = of_all.get(_STORED, 0)
+    ours[" and ".join(_LISTS)] = sum(of_all.get(name, 0) for name in _LISTS)
+    ours[_COMMITTED] = meminfo.get(_COMMITTED, 0) // live.base_page
     counted = sum(meminfo.get(name, 0) for name in _COUNTED) + of_all.get("nr_zspages", 0) * live.base_page
     everything = {name: meminfo.get(name, 0) for name in _ALL_MEMORY}
     return MemoryAccount(counters, ours, free, meminfo["MemTotal"] - free - counted, everything)
 
 
-def left_behind(live: Live, before: MemoryAccount) -> list[Difference]:
-    """Return what a case has left of all memory that there is.
+def stored_pages(live: Live) -> int:
+    """Return how many base pages of memory have what the suite stored: the root of a throwaway machine is a tmpfs."""
+    return live.host.file_system("/").taken_bytes // live.base_page
+
+
+def left_behind(live: Live, *comparisons: Callable[[], list[Difference]]) -> list[Difference]:
+    """Return the differences that ``comparisons`` with what was before a case still find when it is over.
 
     What ends late, waits on lists of processors or is kept for the next one, as the huge zero page is, is waited for
     when caches are dropped and memory was compacted, which empties these lists.
     """
-    found = _compare(live, before)
+
+    def compare() -> list[Difference]:
+        return [difference for comparison in comparisons for difference in comparison()]
+
+    found = compare()
     if found:
         live.make_room()
-        found = live.host.last_look(partial(_compare, live, before), not_, _SETTLED_SECONDS)
+        found = live.host.last_look(compare, not_, _SETTLED_SECONDS)
     return found
 
 
-def _compare(live: Live, before: MemoryAccount) -> list[Difference]:
+def compare_account(live: Live, before: MemoryAccount, stored: int) -> list[Difference]:
+    """Return what there is more or less of than ``before``, when ``stored`` base pages were ours."""
     now = read_account(live)
+    of_ours = _OUR_PAGES + max(stored_pages(live) - stored, 0)
     found = [
         Difference(name, MEMORY_ACCOUNTED, f"{was} as before", str(count))
-        for then, counts, least in ((before.counters, now.counters, 1), (before.ours, now.ours, _OUR_PAGES))
+        for then, counts, least in ((before.counters, now.counters, 1), (before.ours, now.ours, of_ours))
         for name, was in then.items()
         if abs((count := counts.get(name, 0)) - was) >= least
     ]

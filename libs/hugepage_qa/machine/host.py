@@ -46,6 +46,11 @@ class FileSystemUse:
         """How many bytes are taken."""
         return (self.blocks - self.free_blocks) * self.block_size
 
+    @property
+    def taken_files(self) -> int:
+        """How many inodes are taken."""
+        return self.files - self.free_files
+
 
 @dataclass(frozen=True)
 class Shortage:

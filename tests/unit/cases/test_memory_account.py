@@ -8,6 +8,7 @@ from tests.unit.cases.still_machine import SIZE, StillMachine, judge_on
 
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.result import Verdict
+from hugepage_qa.kernel.counters import VMSTAT
 from hugepage_qa.sizes import GIB, KIB, MIB
 
 _NODE = "sys/devices/system/node"
@@ -33,6 +34,12 @@ nr_foll_pin_released 70
 """,
     "node1": "nr_anon_transparent_hugepages {huge_1}\n",
 }
+_OF_ALL_NODES = """\
+nr_shmem {shmem}
+nr_active_anon {active}
+nr_inactive_anon {inactive}
+nr_shmem_hugepages 0
+"""
 
 
 @dataclass
@@ -50,6 +57,11 @@ class Left:
     missing: int = 0
     cached: int = 0
     more: int = 0
+    shmem: int = 10
+    active: int = 700
+    inactive: int = 20
+    committed: int = 0
+    stored: int = 30
 
 
 class CountingMachine(StillMachine):
@@ -58,7 +70,7 @@ class CountingMachine(StillMachine):
     def __init__(
         self, left: Left, *, settles: bool = False, is_accounted: bool = True, kernel: str = "6.18.44"
     ) -> None:
-        super().__init__()
+        super().__init__({"file_system": self._use_of_the_root})
         self._kernel = kernel
         self.kind = replace(self.kind, is_accounted=is_accounted)
         self._left, self._settles = left, settles
@@ -74,19 +86,32 @@ class CountingMachine(StillMachine):
         if operation == "clock":
             self._seconds += 1.0
             return self._seconds
-        if path == "proc/sys/kernel/osrelease":
-            return f"{self._kernel}\n"
         if operation == "names" and path == _NODE:
             return [*_COUNTERS]
-        if path == "proc/zoneinfo":
-            return _ZONE.format(free=4000000 - left.missing // self.kind.base_page, listed=left.listed)
-        if path.startswith(_NODE) and path.endswith("/vmstat"):
-            return _COUNTERS[path.split("/")[-2]].format(**vars(left))
+        shown = self._shown(path, left)
+        if shown is not None:
+            return shown
         answer: object = super().perform(operation, arguments)
         if operation in ("read", "observe") and path == "proc/meminfo" and isinstance(answer, str):
             answer = re.sub(r"(\nCached: +)(\d+)", lambda found: _plus(found, left.cached), answer)
+            answer = re.sub(r"(Committed_AS: +)(\d+)", lambda found: _plus(found, left.committed), answer)
             answer = re.sub(r"(MemTotal: +)(\d+)", lambda found: _plus(found, left.more), answer)
         return answer
+
+    def _shown(self, path: str, left: Left) -> str | None:
+        if path == "proc/sys/kernel/osrelease":
+            return f"{self._kernel}\n"
+        if path == "proc/zoneinfo":
+            return _ZONE.format(free=4000000 - left.missing // self.kind.base_page, listed=left.listed)
+        if path == VMSTAT:
+            return _OF_ALL_NODES.format(**vars(left))
+        if path.startswith(_NODE) and path.endswith("/vmstat"):
+            return _COUNTERS[path.split("/")[-2]].format(**vars(left))
+        return None
+
+    def _use_of_the_root(self, _point: str) -> list[int]:
+        stored = (self._left if self.is_used else Left()).stored
+        return [self.kind.base_page, 1000, 1000 - stored, 10, 10]
 
 
 def _plus(found: re.Match[str], change: int) -> str:
@@ -103,6 +128,13 @@ def _plus(found: re.Match[str], change: int) -> str:
         (Left(locked=28), "nr_mlock of node 0: expected 29 as before, found 28"),
         (Left(anonymous=811), "nr_anon_pages of node 0: expected 300 as before, found 811"),
         (Left(anonymous=310), None),
+        (Left(active=100, inactive=620), None),
+        (Left(inactive=532), "nr_active_anon and nr_inactive_anon: expected 720 as before, found 1232"),
+        (Left(shmem=522), "nr_shmem: expected 10 as before, found 522"),
+        (Left(shmem=522, stored=542), None),
+        (Left(shmem=522, stored=29), "nr_shmem: expected 10 as before, found 522"),
+        (Left(committed=2 * MIB), "Committed_AS: expected"),
+        (Left(committed=MIB), None),
         (Left(tables=712), "nr_page_table_pages of node 0: expected 200 as before, found 712"),
         (Left(missing=2 * MIB), "memory that nobody has: expected 0 bytes more, found 2097152 bytes more"),
         (Left(missing=MIB // 2), None),

@@ -8,7 +8,7 @@ from functools import partial
 from hugepage_qa.cases.address_space import expect_as_mapped
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
-from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, expect_private_and_shared
+from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, expect_private_and_shared, forked
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.places import memory_of_one_table, ordinary_memory
 from hugepage_qa.cases.process_counters import process_status
@@ -63,6 +63,30 @@ def smaps_of_a_shared_mapping(live: Live) -> None:
     ours.unmap()
     live.expect("HugetlbPages without a mapping", 0, process_status(live, ours.actor).hugetlb_pages)
     expect_hugetlb(live, theirs, private=2)
+
+
+@ACCOUNTING.case(
+    "a page of a private mapping, anonymous or of a file, is Shared_Hugetlb for a parent and its child until one of"
+    " them writes it, or has gone, and then Private_Hugetlb for each",
+    f"{PROC_DOC} smaps: Shared_Hugetlb; fork(2); fs/proc/task_mmu.c smaps_hugetlb_range()",
+    pages=3,
+)
+def smaps_of_a_forked_mapping(live: Live) -> None:
+    for of_a_file in (False, True):
+        ours = new_memfd(live, pages=2).map(2, shared=False) if of_a_file else live.map(2)
+        for page in range(2):
+            ours.touch(page)
+        theirs = forked(live, ours, 2)
+        with live.about(f"of a file {of_a_file}"):
+            for memory in (ours, theirs):
+                expect_hugetlb(live, memory, shared=2)
+            ours.touch(1, 7)
+            for memory in (ours, theirs):
+                expect_hugetlb(live, memory, private=1, shared=1)
+            theirs.unmap()
+            expect_hugetlb(live, ours, private=2)
+        for memory in (theirs, ours):
+            memory.actor.end()
 
 
 @ACCOUNTING.case(

@@ -18,6 +18,8 @@ from hugepage_qa.plugins.avocado_test import LiveTest
 LIMITS = Area("reservation/mount-limits")
 SIZE = f"{HUGETLB_DOC} size; mm/hugetlb.c hugepage_subpool_get_pages()"
 MIN_SIZE = f"{HUGETLB_DOC} min_size; mm/hugetlb.c hugepage_new_subpool()"
+#: of a number of bytes that is not below 0
+_SIZE_BITS = 63
 
 
 @LIMITS.case("size= is the most that the mappings of the mount can have, however large the pool is", SIZE, pages=2)
@@ -233,11 +235,18 @@ def min_size_is_for_the_mount(live: Live) -> None:
     live.expect_pool(nr=1, free=0)
 
 
-@LIMITS.case("a mount whose min_size= the pool does not have is refused, and reserves nothing", MIN_SIZE, pages=1)
+@LIMITS.case(
+    "a mount whose min_size= the pool does not have is refused, and reserves nothing, whichever bit of a number of"
+    " bytes is set, and with a page more, which the pool has, too",
+    MIN_SIZE,
+    pages=1,
+)
 def min_size_beyond_the_pool(live: Live) -> None:
-    live.expect_errno(errno.ENOMEM, live.mount, min_size=2 * live.size)
-    live.expect_pool(nr=1, free=1)
-    live.expect_errno(errno.ENOMEM, live.mount, min_size=2 * live.size, size=4 * live.size)
+    one = live.size
+    for most in (1 << bit for bit in range(one.bit_length(), _SIZE_BITS)):
+        for options in ({"min_size": most}, {"min_size": most + one}, {"min_size": most, "size": most + one}):
+            with live.about(str(options)):
+                live.expect_errno(errno.ENOMEM, live.mount, **options)
     live.expect_pool(nr=1, free=1)
 
 

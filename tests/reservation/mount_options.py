@@ -26,7 +26,7 @@ STATFS = "statfs(2); fs/hugetlbfs/inode.c hugetlbfs_statfs()"
 _HUGETLBFS_MAGIC, _NAME_MAX = 0x958458F6, 255
 #: what statfs(2) tells of a limit that is not set where another one is
 _NO_LIMIT = (1 << 64) - 1
-_UNITS = {"": 1, "k": KIB, "K": KIB, "m": MIB, "M": MIB, "g": GIB, "G": GIB}
+_UNITS = {"": 1, "k": KIB, "K": KIB, "m": MIB, "M": MIB, "g": GIB, "G": GIB, "t": KIB * GIB, "P": MIB * GIB}
 #: real, effective, saved, and with files: who mounts is root, the effective user
 _USERS = (0, 0, 0, 0), (1, 0, 3, 0), (1, 0, 3, 4)
 _GROUPS = (0, 0, 0, 0), (1, 2, 3, 2), (1, 2, 3, 4), (1, 0, 3, 0)
@@ -52,8 +52,8 @@ def _own_file(live: Live) -> FileStatus:
 
 
 @OPTIONS.case(
-    "G, M and K, of either case, are units of pagesize=, size=, min_size= and nr_inodes=, whose numbers may be octal or"
-    " hexadecimal; /proc/mounts and statfs(2) show what they come to, in whole pages",
+    "P, T, G, M and K, of either case, are units of pagesize=, size=, min_size= and nr_inodes=, whose numbers may be"
+    " octal or hexadecimal; /proc/mounts and statfs(2) show what they come to, in whole pages",
     f"{PARSED}; lib/cmdline.c memparse()",
     pages=1,
 )

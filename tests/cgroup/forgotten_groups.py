@@ -7,6 +7,7 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.group_memory import actor_in, events, give_what_is_in_swap, huge_pages_in
+from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
@@ -78,16 +79,18 @@ def pages_in_swap(live: Live) -> None:
 
 
 @FORGOTTEN.case(
-    "a group is forgotten that had hugetlb pages reserved for it, whether they were used, and moved by mremap(2), or"
-    " not",
-    f"{DOC}; mm/hugetlb.c clear_vma_resv_huge_pages(), resv_map_put_hugetlb_cgroup_uncharge_info() (afe041c2d0fe)",
+    "a group is forgotten that had hugetlb pages reserved for it, by a private mapping or for a file, whether they were"
+    " used, and moved by mremap(2), or not",
+    f"{DOC}; mm/hugetlb.c hugetlb_reserve_pages(), clear_vma_resv_huge_pages(),"
+    " resv_map_put_hugetlb_cgroup_uncharge_info() (afe041c2d0fe)",
     sizes=Sizes.BUDDY,
     since="5.16",  # 550a7d60bd5e: mremap(2) of hugetlb pages
     pages=_PAGES,
 )
 def reserved_pages(live: Live) -> None:
     parent = new_group(live, "hugetlb", Version.TWO)
-    _expect_forgotten_below(live, parent, _reserved, _used_of_the_pool, _moved_by_mremap)
+    uses = _reserved, _used_of_the_pool, _moved_by_mremap, _reserved_for_a_file, _used_of_a_file, _reserved_twice
+    _expect_forgotten_below(live, parent, *uses)
 
 
 def _expect_forgotten(live: Live, *uses: Use) -> None:
@@ -151,6 +154,23 @@ def _moved_by_mremap(live: Live, group: ControlGroup) -> Memory:
     moved = memory.moved_to(free_place(live, memory.actor, memory.pages))
     live.expect("what was moved", 1, moved.read())
     return moved
+
+
+def _reserved_for_a_file(live: Live, group: ControlGroup) -> Memory:
+    return new_memfd(live, actor_in(live, group)).map(_PAGES)
+
+
+def _used_of_a_file(live: Live, group: ControlGroup) -> Memory:
+    memory = _reserved_for_a_file(live, group)
+    memory.fill()
+    return memory
+
+
+def _reserved_twice(live: Live, group: ControlGroup) -> Memory:
+    """Return all of a file of which a page was reserved before: for that one the group is not charged again."""
+    file = new_memfd(live, actor_in(live, group))
+    file.map(1, first=1)
+    return file.map(_PAGES)
 
 
 def _whole(live: Live, group: ControlGroup) -> Memory:

@@ -2,13 +2,14 @@
 
 import errno
 import signal
+import stat
 from collections.abc import Mapping
 from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.group_memory import expect_killed
-from hugepage_qa.cases.group_statistics import expect_statistics
+from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, expect_statistics, read_statistics
 from hugepage_qa.cases.hugetlb_accounting import (
     ACCOUNTING,
     accounted_group,
@@ -16,14 +17,14 @@ from hugepage_qa.cases.hugetlb_accounting import (
     mount_with_accounting,
     need_small_charges,
 )
-from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again
+from hugepage_qa.cases.hugetlb_files import HugeFile, new_memfd, open_again, open_directory
 from hugepage_qa.cases.hugetlb_group import V2_DOC, HugetlbGroup, charged_page_that_moved
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_policy import MOVE_STRICTLY, bind, move_page
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.kernel.tree import parse_integer
-from hugepage_qa.kernel.uapi import MADV_POPULATE_WRITE, MAP_FIXED
+from hugepage_qa.kernel.uapi import AT_REMOVEDIR, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -32,6 +33,8 @@ BY_MEMORY = Area("cgroup/charged-by-memory")
 _TWO = 2
 #: more than what a group is charged for besides could hide
 _MISSED = 4
+#: files, and less than the bytes that the kernel has of each (struct inode), which an entry of a directory is not of
+_FILES, _INODE = 256, 400
 #: bytes: a page so far behind another one takes memory for its place in a file (struct xa_node)
 _FAR = 1 << 50
 
@@ -184,9 +187,7 @@ def memory_counts_copies(live: Live) -> None:
 def pages_that_the_file_has_no_place_for(live: Live) -> None:
     if any(ACCOUNTING in words for words in mount_options(live)):
         raise CannotRun("the page itself is charged, and refused before it is to be put into the file")
-    words = (live.host.read("proc/cmdline") or "").split()
-    if any(word.startswith("cgroup.memory=") and "nokmem" in word for word in words):
-        raise CannotRun("what a file needs for its pages is not charged to groups (cgroup.memory=nokmem)")
+    _need_charged_kernel_memory(live)
     # 2 would end the machine
     live.set_knob("proc/sys/vm/panic_on_oom", "0")
     group = new_group(live, "memory", Version.TWO)
@@ -221,6 +222,45 @@ def _ask_for(file: HugeFile, memory: Memory, page: int, *, touched: bool) -> Non
         memory.advise(MADV_POPULATE_WRITE)
     else:
         file.allocate(1, page)
+
+
+@BY_MEMORY.case(
+    "files and directories of a hugetlbfs, as those of a tmpfs, are charged to the group of who makes them, as memory"
+    " of the kernel, until they are removed",
+    f"{V2_DOC} memory.stat slab_unreclaimable; fs/hugetlbfs/inode.c init_hugetlbfs_fs(); mm/shmem.c"
+    " shmem_init_inodecache()",
+    sizes=Sizes.ONCE,
+)
+def files_without_pages(live: Live) -> None:
+    _need_charged_kernel_memory(live)
+    above = new_group(live, "memory", Version.TWO)
+    for name, point in (("hugetlbfs", live.mount()), ("tmpfs", live.mount_other("", "tmpfs"))):
+        group = above.child(name)
+        actor = group.actor()
+        directory = open_directory(live, actor, point).descriptor
+        for make, words, flags in (("mknodat", (stat.S_IFREG | 0o600, 0), 0), ("mkdirat", (0o700,), AT_REMOVEDIR)):
+            with live.about(f"{name}, {make}"):
+                before = _kernel_memory(group)
+                for number in range(_FILES):
+                    actor.call(make, directory, f"{number}", *words)
+                least = before + _FILES * _INODE
+                found = live.host.last_look(partial(_kernel_memory, group), least.__le__, ADDED_UP_SECONDS)
+                live.expect(f"{found} bytes of the kernel, {least} at least", True, found >= least)
+                for number in range(_FILES):
+                    actor.call("unlinkat", directory, f"{number}", flags)
+                most = before + _FILES * _INODE // 2
+                found = live.host.last_look(partial(_kernel_memory, group), most.__ge__, ADDED_UP_SECONDS)
+                live.expect(f"{found} bytes when all are removed, {most} at most", True, found <= most)
+
+
+def _kernel_memory(group: ControlGroup) -> int:
+    return read_statistics(group)["slab_unreclaimable"]
+
+
+def _need_charged_kernel_memory(live: Live) -> None:
+    words = (live.host.read("proc/cmdline") or "").split()
+    if any(word.startswith("cgroup.memory=") and "nokmem" in word for word in words):
+        raise CannotRun("what a file needs beside its pages is not charged to groups (cgroup.memory=nokmem)")
 
 
 def _memory_current(group: ControlGroup) -> int:

@@ -2,12 +2,13 @@
 
 import errno
 import mmap
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from itertools import combinations, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.commit_policy import need_commit
-from hugepage_qa.cases.hugetlb_files import new_memfd
+from hugepage_qa.cases.hugetlb_files import new_memfd, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
 from hugepage_qa.cases.places import (
@@ -190,6 +191,48 @@ def only_place_that_is_left(live: Live) -> None:
         memory.unmap()
         live.expect_pool(nr=1, free=1)
         take_addresses(live, actor, place.length, at=start)
+
+
+@NEIGHBOURS.case(
+    "where all addresses are taken but for a place of just their length, wherever it begins, base pages are mapped"
+    " there, as many as huge pages have and fewer, private and shared ones and those of a tmpfs, that might be huge",
+    "mmap(2) ENOMEM; mm/huge_memory.c __thp_get_unmapped_area(); mm/shmem.c shmem_get_unmapped_area()",
+    sizes=Sizes.ONCE,
+)
+def only_place_for_ordinary_memory(live: Live) -> None:
+    actor = live.actor()
+    _expect_in_the_only_place(live, actor, {"private": -1, "shared": -1, "tmpfs": nameless_file(live, actor, "always")})
+
+
+@NEIGHBOURS.case(
+    "where all addresses are taken but for a place of just its length, wherever it begins, a file on a disk is mapped"
+    " there, of a huge page and less",
+    "mmap(2) ENOMEM; mm/huge_memory.c thp_get_unmapped_area()",
+    sizes=Sizes.ONCE,
+)
+def only_place_for_a_file(live: Live) -> None:
+    actor = live.actor()
+    file = open_file(live, live.host.disk("ext4"), actor, live.host.uapi.o_tmpfile | os.O_RDWR)
+    _expect_in_the_only_place(live, actor, {"private": file.descriptor, "shared": file.descriptor})
+
+
+def _expect_in_the_only_place(live: Live, actor: Actor, kinds: Mapping[str, int]) -> None:
+    """Expect memory of each kind, of a file or of none, to be mapped where alone ``actor`` has room for it."""
+    base, size = live.base_page, pmd_size(live)
+    start = max(take_all_addresses(live, actor))
+    for (name, file), pages, offset in product(kinds.items(), (1, size // base - 1, size // base), (0, 1)):
+        place = Memory(live, actor, start + offset * base, pages, base)
+        place.unmap()
+        kind = mmap.MAP_PRIVATE if name == "private" else mmap.MAP_SHARED
+        flags = kind | (mmap.MAP_ANONYMOUS if file < 0 else 0)
+        with live.about(f"{name}, {pages} base pages from {place.address:#x} on"):
+            try:
+                found = actor.mmap(place.length, READ_WRITE, flags, file)
+            except Refused as refusal:
+                live.fail("errno of mmap(2)", 0, refusal.errno)
+            live.expect("the address", f"{place.address:#x}", f"{found:#x}")
+        place.unmap()
+        take_addresses(live, actor, place.length, at=place.address)
 
 
 def _expect_no_place(live: Live, actor: Actor) -> None:

@@ -3,12 +3,14 @@
 import errno
 import fcntl
 import os
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, Memory
 from hugepage_qa.cases.memory_blocks import (
+    ONLINE_MOVABLE,
     MemoryBlock,
     expect_inside,
     movable_block,
@@ -237,6 +239,37 @@ def taken_with_pages(live: Live) -> None:
     for actor in (private.actor, file.actor):
         actor.end()
     live.expect_pool(nr=3, free=3)
+
+
+@MOVABLE.case(
+    "movable memory with free pages of a pool that are all reserved is not taken, EBUSY, whether others are used there"
+    " or not: who has reserved them, privately or for a file, gets them, and the memory can be taken then",
+    f"{OFFLINE}; mm/hugetlb.c dissolve_free_hugetlb_folio()",
+)
+def not_taken_with_reserved_pages(live: Live) -> None:
+    block, node = movable_block_for_a_pool(live, _ROOM)
+    for shared, used in product((False, True), (0, 1)):
+        live.reserve(_PAGES, node)
+        memory = live.map(_PAGES, shared=shared)
+        bind(memory, [node])
+        memory.fill()
+        expect_inside(live, block, "pages before", memory)
+        memory.unmap()
+        memory = live.map(_PAGES, memory.actor, shared=shared)
+        bind(memory, [node])
+        for page in range(used):
+            memory.touch(page)
+        with live.about(f"shared {shared}, pages in use {used}"):
+            live.expect("errno of taking the block", errno.EBUSY, block.errno_of_taking(live))
+            live.expect_pool(nr=_PAGES, free=_PAGES - used, resv=_PAGES - used)
+            memory.fill()
+            memory.expect_filled()
+            live.expect_pool(nr=_PAGES, free=0)
+            live.expect("whether the block is taken", True, block.is_taken(live))
+            _expect_outside(live, block, memory)
+        memory.actor.end()
+        live.set_nr(0)
+        block.add(live, ONLINE_MOVABLE)
 
 
 @MOVABLE.case(

@@ -45,6 +45,13 @@ class MemoryBlock:
     def is_taken(self, live: Live, seconds: int = _SECONDS) -> bool:
         """Take it from the machine, in ``seconds`` at most; return whether it could be: not with what nothing moves.
 
+        Raises CannotRun where the kernel lets none go.
+        """
+        return not self.errno_of_taking(live, seconds)
+
+    def errno_of_taking(self, live: Live, seconds: int = _SECONDS) -> int:
+        """Take it from the machine, in ``seconds`` at most; return 0, or why it could not be: EINTR after that time.
+
         For a page that somebody holds the kernel may try for ever (offline_pages() in mm/memory_hotplug.c), until a
         signal comes. Raises CannotRun where the kernel lets none go.
         """
@@ -55,17 +62,17 @@ class MemoryBlock:
             actor.call("write", state, _OFFLINE.encode(), len(_OFFLINE))
         except ActorGone:
             # it may have been let go just before the signal came
-            return self.state(live) == _OFFLINE
+            return 0 if self.state(live) == _OFFLINE else errno.EINTR
         except Refused as refusal:
             if refusal.errno == errno.EPERM:
                 # arm64, since 5.7 (bbd6ec605c0f): arch/arm64/mm/mmu.c prevent_bootmem_remove_notifier()
                 raise CannotRun("this kernel keeps all memory that the machine was booted with") from refusal
             if refusal.errno not in _NOT_TAKEN:
                 raise
-            return False
+            return refusal.errno
         finally:
             actor.end()
-        return True
+        return 0
 
     def add(self, live: Live, how: str = ONLINE) -> None:
         """Add it again, by default for whatever lies in memory that was added. Raises Refused."""

@@ -1,19 +1,22 @@
 """A node that is asked for more than it has, and one whose memory is in pieces."""
 
+import errno
 import mmap
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragments import join_free_pages
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.memory_of_others import expect_not_others, used_memory
-from hugepage_qa.cases.memory_policy import Mode, set_policy
+from hugepage_qa.cases.memory_policy import Mode, bind, run_on_node, set_policy
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.struct_pages import OPTIMIZE
 from hugepage_qa.cases.thp_memory import MIN_FREE
 from hugepage_qa.kernel.counters import read_meminfo, read_vmstat, vmstat_delta
-from hugepage_qa.kernel.uapi import PR_SET_THP_DISABLE
+from hugepage_qa.kernel.nodes import read_nodes
+from hugepage_qa.kernel.uapi import MADV_POPULATE_WRITE, PR_SET_THP_DISABLE
 from hugepage_qa.machine.host import CannotRun, ObservedTree
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import HUGETLB_DOC
@@ -48,6 +51,8 @@ _KEPT = 64 * MIB
 _LEFT = 192 * MIB
 #: holes are half as large as this, and smaller than any huge page but arm64's smallest
 _GRAIN = 128 << 10
+#: a page that the pool of another node has free, and surplus pages
+_BEYOND = 3
 #: machines of this size are made for tests: others have users, whom a machine without free memory stops
 _LARGE = 4 * GIB
 
@@ -125,6 +130,56 @@ def more_than_the_machine_has(live: Live) -> None:
     live.expect_pool(nr=0, free=0)
     _expect_back(live, meminfo["MemFree"], read_meminfo(live.host)["MemFree"], used)
     small.expect_filled()
+
+
+@EXHAUSTION.case(
+    "who wants pages of a node that has no memory, by a policy or as the process runs there, gets what is free in"
+    " the pool of another node, and surplus pages there; who is bound to it gets none",
+    f"{HUGETLB_DOC} nr_overcommit_hugepages; set_mempolicy(2) MPOL_PREFERRED, MPOL_PREFERRED_MANY; mm/hugetlb.c"
+    " dequeue_hugetlb_folio(), alloc_buddy_hugetlb_folio()",
+    nodes=2,
+    since="5.15",  # MPOL_PREFERRED_MANY
+    sizes=Sizes.BUDDY,
+)
+def beyond_a_full_node(live: Live) -> None:
+    other, *_others, full = live.nodes
+    if live.node_meminfo(full)["MemTotal"] > 2 * _LARGE:
+        raise CannotRun(f"a node has more than {2 * _LARGE >> 30} GiB, all of which would be used")
+    need_memory(live, [other], _BEYOND * live.size)
+    live.reserve(1, other)
+    live.make_room()
+    live.host.write(live.pool_file("nr_hugepages", node=full), str(_LARGEST))
+    of_pool = live.pool(full).nr
+    taken = live.map(of_pool)
+    bind(taken, [full])
+    taken.actor.fill(taken.address, taken.length, live.size, 1)
+    scraped = _scrape_together(live, full)
+    live.overcommit(scraped + _BEYOND - 1)
+    pages, surplus = of_pool + scraped + _BEYOND, scraped + _BEYOND - 1
+    cpus = read_nodes(live.host).each[full].cpus
+    for mode, shared in product((Mode.DEFAULT, Mode.PREFERRED, Mode.INTERLEAVE, Mode.PREFERRED_MANY), (False, True)):
+        with live.about(f"{mode.name}, shared {shared}"):
+            actor = live.actor()
+            if cpus:
+                run_on_node(actor, full, cpus)
+            set_policy(actor, mode, [] if mode is Mode.DEFAULT else [full])
+            memory = live.map(_BEYOND, actor, noreserve=True, shared=shared)
+            live.expect_success(memory.advise, MADV_POPULATE_WRITE)
+            if full in memory.numa_maps().nodes:
+                raise CannotRun(f"node {full} has given a page: somebody has made room there")
+            live.expect_pool(nr=pages, free=0, surplus=surplus)
+            actor.end()
+            live.expect_pool(nr=pages - _BEYOND + 1, free=1, surplus=scraped)
+
+
+def _scrape_together(live: Live, node: int) -> int:
+    """Have all surplus pages in use that a full node still has, for memory that is bound to it; return how many."""
+    pages = live.node_meminfo(node)["MemTotal"] // live.size
+    live.overcommit(pages)
+    memory = live.map(pages, noreserve=True)
+    bind(memory, [node])
+    live.expect_errno(errno.EFAULT, memory.advise, MADV_POPULATE_WRITE)
+    return live.pool().surplus
 
 
 @EXHAUSTION.case(

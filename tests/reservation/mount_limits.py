@@ -3,6 +3,7 @@
 import errno
 import signal
 from collections.abc import Mapping
+from functools import partial
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import open_file
@@ -246,7 +247,7 @@ def min_size_beyond_the_pool(live: Live) -> None:
     for most in (1 << bit for bit in range(one.bit_length(), _SIZE_BITS)):
         for options in ({"min_size": most}, {"min_size": most + one}, {"min_size": most, "size": most + one}):
             with live.about(str(options)):
-                live.expect_errno(errno.ENOMEM, live.mount, **options)
+                live.expect_errno(errno.ENOMEM, partial(live.mount, **options))
     live.expect_pool(nr=1, free=1)
 
 

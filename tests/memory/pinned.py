@@ -5,6 +5,7 @@ import mmap
 import os
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import with_blocks
@@ -15,7 +16,7 @@ from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin, open_for_direct_io, pinned, pipe_with, word_from
 from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
-from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts, smaller_pages
 from hugepage_qa.cases.thp_shared_memory import expect_huge_page_for_words, let_only_pmd_inherit, mount_tmpfs
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -145,20 +146,35 @@ def pinned_pages_of_a_file(live: Live) -> None:
 
 
 @PINNED.case(
-    "a huge page of which a part is pinned stays with the parent, which keeps writing to it",
-    f"{COPY_OF_THP}; mm/memory.c copy_present_ptes()",
+    "of huge pages, of smaller ones and of base pages that which is pinned stays with the parent, which keeps writing"
+    " to it, wherever it is: mapped whole, or in parts since before it was pinned or since then",
+    f"{COPY_OF_THP}; mm/memory.c copy_present_ptes(); mm/huge_memory.c __split_huge_pmd_locked()",
     since="5.12",
     sizes=Sizes.ONCE,
 )
 def pinned_thp_is_not_shared(live: Live) -> None:
-    memory = huge_pages(live, 1)
-    with pinned(live, memory):
-        frames = memory.frames()
-        child = memory.fork()
-        memory.fill(NEW)
-        live.expect("frames of the base page that is pinned", frames, memory.frames())
-        memory.expect_filled(NEW)
-        child.expect_filled()
+    size, base = pmd_size(live), live.base_page
+    for make, place, divided in product(
+        (huge_pages, smaller_pages, base_pages), (0, size // 2, size - base), ("never", "before", "afterwards")
+    ):
+        memory = make(live)
+        # a mapping that ends amid a huge page maps it in parts; nothing else is done to these
+        unmap = partial(memory.actor.call, "munmap", memory.address + base, base)
+        kept = [(0, size)] if divided == "never" else [(0, base), (2 * base, size - 2 * base)]
+        if divided == "before":
+            unmap()
+        about = f"{make.__name__}, pinned at {place}, divided {divided}"
+        with live.about(about), pinned(live, memory, (place, base)):
+            if divided == "afterwards":
+                unmap()
+            frame = memory.frame(place)
+            child = memory.fork()
+            for start, length in kept:
+                memory.fill_part(start, length, NEW)
+            live.expect("frame of the base page that is pinned", frame, memory.frame(place))
+            live.expect("words that changed", 0, sum(memory.wrong(*part, NEW) for part in kept))
+            live.expect("words of the child that changed", 0, sum(child.wrong(*part) for part in kept))
+        memory.actor.end()
 
 
 @PINNED.case(
@@ -220,7 +236,7 @@ def anonymous_memory_pinned_after_the_fork(live: Live) -> None:
 )
 def anonymous_memory_left_to_a_pipe(live: Live) -> None:
     need_swap(live, 2 * pmd_size(live))
-    whole = base_pages, huge_pages, mapped_in_parts
+    whole = base_pages, huge_pages, mapped_in_parts, smaller_pages
     makers: list[Callable[[Live], Memory]]
     makers = [base_pages, mapped_in_parts, _part_of_a_huge_page, _moved_in_part, _shared_in_part]
     # what is known of a kernel ends the case: it comes last

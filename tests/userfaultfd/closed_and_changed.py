@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 
@@ -28,11 +29,12 @@ from hugepage_qa.cases.khugepaged_work import expect_collapse, put_to_work
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.madv_collapse import collapse_memory
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.process_counters import faults
 from hugepage_qa.cases.swapped import need_swap, only_swap, page_all_out, swap_out, swapped
-from hugepage_qa.cases.thp_memory import free_lazily, pmd_size, room_for
+from hugepage_qa.cases.thp_memory import free_lazily, let_nothing_be_balanced, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages
 from hugepage_qa.cases.thp_shared_memory import map_start, nameless_file
-from hugepage_qa.cases.userfaultfd import Feature
+from hugepage_qa.cases.userfaultfd import Feature, Userfault
 from hugepage_qa.kernel.uapi import MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MAP_FIXED
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -189,6 +191,65 @@ def private_mapping(live: Live) -> None:
         with live.about(f"huge={huge}"):
             expect_own_copy(live, shared, Memory(live, actor, address, 2, size))
         actor.end()
+
+
+@CLOSED_AND_CHANGED.case(
+    "what was closed and is open again is accessed without a fault: opened by its program or registered no more, moved"
+    " by whole huge pages or not where its program was not asked to be told of that, and in a child",
+    f"{DOC}; mm/memory.c __copy_present_ptes(); mm/mremap.c move_ptes(), mm/huge_memory.c move_huge_pmd(),"
+    " copy_huge_pmd(), change_huge_pmd()",
+    since=SINCE,
+)
+def opened_without_a_fault(live: Live) -> None:
+    let_nobody_else_act(live)
+    # who waits for a fault to know where memory is used lets it be one
+    let_nothing_be_balanced(live)
+    for make, (way, become_open) in product(KINDS, _WAYS.items()):
+        if way == "in a child" and make not in PRIVATE_KINDS:
+            continue  # a child has no page tables of shared memory
+        found = live.host.last_attempt(partial(_faults_when_open, live, make, way, become_open), (0).__eq__)
+        live.expect(f"faults of who reads what is open, {make.__name__}, {way}", 0, found)
+
+
+def _faults_when_open(
+    live: Live, make: Callable[[Live, int], Memory], way: str, become_open: Callable[[Userfault, Memory], Memory]
+) -> int:
+    with filled_memory(live, make, way) as memory:
+        there = become_open(close_first(memory), memory)
+        # pages of its program that the process has not run yet are faults, too
+        there.expect_filled(VALUE, 1, 1)
+        before = faults(live, there.actor)
+        there.expect_filled(VALUE, 0, 1)
+        return faults(live, there.actor).minor - before.minor
+
+
+def _opened(fault: Userfault, memory: Memory) -> Memory:
+    fault.read_write_protect(on=False)
+    return memory
+
+
+def _unregistered(fault: Userfault, memory: Memory) -> Memory:
+    fault.unregister()
+    return memory
+
+
+def _moved(_fault: Userfault, memory: Memory, shift: int = 0) -> Memory:
+    return memory.moved_to(room_for(memory.actor, 3, memory.size) + shift)
+
+
+def _in_a_child(_fault: Userfault, memory: Memory) -> Memory:
+    return memory.fork()
+
+
+#: of what a program closed how it comes to be open, and where it is then
+_WAYS: Mapping[str, Callable[[Userfault, Memory], Memory]] = {
+    "opened": _opened,
+    "registered no more": _unregistered,
+    "moved by whole huge pages": _moved,
+    # by half a huge page, which is a multiple of each base page
+    "moved otherwise": lambda fault, memory: _moved(fault, memory, memory.size // 2),
+    "in a child": _in_a_child,
+}
 
 
 class ClosedAndChanged(LiveTest):

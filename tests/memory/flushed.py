@@ -1,20 +1,28 @@
-"""Who writes memory that was just moved, unmapped, protected or forked: no processor knows the old place any more."""
+"""Who writes memory that was just moved, unmapped, protected or forked: no processor knows the old place any more.
+
+Nor does one know pages that were taken, or replaced by others.
+"""
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import need_soft_dirty, while_nothing_moves
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.madv_collapse import collapse
 from hugepage_qa.cases.mapped_memory import PAGEMAP, WORD, Memory
+from hugepage_qa.cases.pagemap_scan import Is, Masks, Region, store_around_a_scan, told_as_written, track_writes
 from hugepage_qa.cases.places import free_place
+from hugepage_qa.cases.reached_from_outside import word_read_by
+from hugepage_qa.cases.swapped import need_swap
 from hugepage_qa.cases.thp_memory import pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_base_pages, shared_huge_pages
-from hugepage_qa.kernel.uapi import MREMAP_FIXED, MREMAP_MAYMOVE
+from hugepage_qa.kernel.uapi import MADV_COLLAPSE, MADV_PAGEOUT, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor_threads import Came
 from hugepage_qa.sizes import MIB
@@ -39,12 +47,31 @@ _SECONDS = 0.02
 #: of what is written and forgotten, in one request
 _OFTEN = 500
 _LARGE = 256 * MIB
-#: what Actor.late_store() leaves there at first
-_STORED = 1
+#: what Actor.late_store() leaves there at first, and at last
+_STORED, _STORED_LATE = 1, 2
 #: 550a7d60bd5e
 _HUGETLB_MOVES_SINCE = KernelVersion(5, 16)
 #: what no thread of a repeater stores
 _TOUCHED = 7
+
+_NOT, _WRITTEN = Is(0), Is.WRITTEN
+#: of scans what they tell, what they choose, and how many regions they have room for: each goes a way of its own
+_SCANS = (
+    ("nothing", Masks(_NOT, _WRITTEN, _NOT, _WRITTEN), 0),
+    ("what was written", Masks(_NOT, _WRITTEN, _NOT, _WRITTEN), 64),
+    ("what was written and is there", Masks(_NOT, _WRITTEN, _NOT, _WRITTEN | Is.PRESENT), 64),
+)
+_TAKEN = {"given back": mmap.MADV_DONTNEED, "paged out": MADV_PAGEOUT}
+_REMOVED, _MADE_HUGE = {"removed": mmap.MADV_REMOVE}, {"made huge": MADV_COLLAPSE}
+#: of kinds of memory the advice that takes or replaces their pages; and that which keeps what they hold
+_ADVICES: Mapping[Callable[[Live], Memory], Mapping[str, int]] = {
+    huge_pages: _TAKEN,
+    mapped_in_parts: _TAKEN | _MADE_HUGE,
+    base_pages: _TAKEN | _MADE_HUGE,
+    shared_huge_pages: _TAKEN | _REMOVED,
+    shared_base_pages: _TAKEN | _REMOVED | _MADE_HUGE,
+}
+_KEEPING = (MADV_PAGEOUT, MADV_COLLAPSE)
 
 #: name of a call and its arguments, and where the memory is to be seen then, if anywhere
 _Call = tuple[str, tuple[int, ...], Memory | None]
@@ -124,6 +151,60 @@ def written_after_clear_refs(live: Live) -> None:
             need_soft_dirty(live, memory)
             for place in (0, memory.size - WORD):
                 _expect_soft_dirty(live, memory, place)
+            memory.actor.end()
+
+
+@FLUSHED.case(
+    "what a process stores, in the first base page, amid or in the last one, as soon as a scan has returned that"
+    " protects its memory is told as written by the next scan, alone, where all of it was written before:"
+    " scans that tell nothing, what was written, or that and what is there",
+    "Documentation/admin-guide/mm/pagemap.rst PAGEMAP_SCAN, PM_SCAN_WP_MATCHING; fs/proc/task_mmu.c"
+    " pagemap_scan_pmd_entry(), pagemap_scan_thp_entry()",
+    since="6.7",
+)
+def written_after_a_scan(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    let_rest(live)
+    for make in (huge_pages, base_pages, mapped_in_parts, shared_huge_pages, shared_base_pages):
+        memory = make(live)
+        track_writes(memory)
+        base = live.base_page
+        for (what, masks, regions), place in product(_SCANS, (0, memory.size // 2, memory.size - base)):
+            with live.about(f"{make.__name__}, {place} bytes behind its start, a scan that tells {what}"):
+                memory.fill()
+                came = store_around_a_scan(live, memory, masks, place, regions=regions)
+                live.expect("what came of a store right after the scan", Came.DONE, came)
+                told = told_as_written(live, memory)
+                if make is shared_huge_pages:
+                    # what is mapped whole of a file is unmapped when it is written, and all of it told
+                    told = [Region(place, place + base, Is.WRITTEN) for each in told if each.start <= place < each.end]
+                live.expect("what is told as written", [Region(place, place + base, Is.WRITTEN)], told)
+        memory.actor.end()
+
+
+@FLUSHED.case(
+    "what a process stores as soon as advice has returned that took its pages, or put a huge page in their place, is"
+    " there for who reads it from outside, too: in memory that is given back, paged out, removed, or made huge",
+    "madvise(2) MADV_DONTNEED, MADV_PAGEOUT, MADV_REMOVE, MADV_COLLAPSE; Documentation/core-api/cachetlb.rst;"
+    " mm/khugepaged.c collapse_huge_page(), retract_page_tables(); mm/rmap.c try_to_unmap_one()",
+    since="6.1",
+)
+def written_after_advice(live: Live) -> None:
+    let_only_pmd_inherit(live)
+    let_rest(live)
+    need_swap(live, 2 * pmd_size(live))
+    reader = live.actor()
+    for make, advices in _ADVICES.items():
+        for (what, advice), number in product(advices.items(), _rounds(live)):
+            memory = make(live)
+            offset = _offset(live, memory, at_the_end=bool(number % 2))
+            with live.about(f"{make.__name__}, {what}, {offset} bytes behind its start"):
+                store = partial(memory.actor.late_store, offset, "madvise", memory.address, memory.length, advice)
+                # a base page that is busy ends a collapse, and the store comes with the next one
+                collapse(live, store)
+                live.expect("what a reader finds", _STORED_LATE, word_read_by(live, reader, memory, offset))
+                if advice in _KEEPING:
+                    live.expect("words beside it that changed", 0, memory.wrong_beside(offset, offset + WORD))
             memory.actor.end()
 
 

@@ -9,9 +9,12 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PAGEMAP, WORD, Memory
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import iowr
+from hugepage_qa.process.actor_threads import Came
 
 #: struct pm_scan_arg, and where walk_end is in it
 _LAYOUT, _WALK_END = "12Q", 4
+_SIZE = 12 * WORD
+_SCAN = iowr(ord("f"), 16, _SIZE)
 _WORDS_OF_A_REGION = 3
 
 
@@ -130,15 +133,11 @@ def scan_with(
     At most so many ``regions``, of at most ``most`` base pages together (0: any number). Raises Refused.
     """
     actor, uapi = memory.actor, memory.actor.uapi
-    # without room for regions it is asked to tell none (vec_len)
-    room = -(-regions * _WORDS_OF_A_REGION * WORD // live.base_page) * live.base_page
-    found = actor.mmap(room, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if room else 0
+    found, room = _room(live, memory, regions)
     pagemap = live.open(actor, PAGEMAP, os.O_RDONLY)
-    size = len(uapi.pack(_LAYOUT, *range(12)))
-    words = size, do, memory.address + start, memory.address + end, 0, found, regions, most
-    argument = uapi.pack(_LAYOUT, *words, masks.inverted, masks.all_of, masks.any_of, masks.told)
+    words = _words(memory, masks, start, end, do, found, regions, most)
     try:
-        count, (answer,) = actor.call_with_buffers("ioctl", pagemap, iowr(ord("f"), 16, size), argument)
+        count, (answer,) = actor.call_with_buffers("ioctl", pagemap, _SCAN, uapi.pack(_LAYOUT, *words))
         told = [[actor.read(found + (3 * number + word) * WORD) for word in range(3)] for number in range(count)]
         walk_end = uapi.unpack(_LAYOUT, answer)[_WALK_END]
     finally:
@@ -149,3 +148,37 @@ def scan_with(
         [Region(first - memory.address, last - memory.address, Is(categories)) for first, last, categories in told],
         walk_end - memory.address,
     )
+
+
+def store_around_a_scan(live: Live, memory: Memory, masks: Masks, place: int, *, regions: int = 64) -> Came:
+    """Store at ``place`` in tracked ``memory``, protect what ``masks`` choose, and store there again at once.
+
+    Returned is what came of the last store. Raises Refused.
+    """
+    actor = memory.actor
+    found, room = _room(live, memory, regions)
+    asked = actor.mmap(live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for number, word in enumerate(_words(memory, masks, 0, memory.length, PROTECT, found, regions, 0)):
+        actor.write(asked + number * WORD, word)
+    pagemap = live.open(actor, PAGEMAP, os.O_RDONLY)
+    # the place is to be given as so many bytes behind the first argument of the call, whatever that is
+    came = actor.late_store(memory.address + place - pagemap, "ioctl", pagemap, _SCAN, asked)
+    actor.call("close", pagemap)
+    actor.call("munmap", asked, live.base_page)
+    if room:
+        actor.call("munmap", found, room)
+    return came
+
+
+def _room(live: Live, memory: Memory, regions: int) -> tuple[int, int]:
+    """Return where there is room for ``regions``, and how much: without it a scan is asked to tell none (vec_len)."""
+    room = -(-regions * _WORDS_OF_A_REGION * WORD // live.base_page) * live.base_page
+    return memory.actor.mmap(room, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if room else 0, room
+
+
+def _words(
+    memory: Memory, masks: Masks, start: int, end: int, do: Do, found: int, regions: int, most: int
+) -> tuple[int, ...]:
+    """Return a struct pm_scan_arg."""
+    words = _SIZE, do, memory.address + start, memory.address + end, 0, found, regions, most
+    return *words, masks.inverted, masks.all_of, masks.any_of, masks.told

@@ -1,20 +1,27 @@
 """What /proc/kpageflags shows of large folios of each size, and that whoever asks for it has them split."""
 
+import mmap
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
+
 from hugepage_qa.cases.case import Area, Sizes
+from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, clear_refs, uses_what_is_protected
 from hugepage_qa.cases.debugfs import open_debugfs
 from hugepage_qa.cases.file_contents import KnownFile
 from hugepage_qa.cases.folio_layout import folios_of_all
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
-from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, TRANSPARENT, flags_from
+from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, REFERENCED, TRANSPARENT, flags_from
+from hugepage_qa.cases.idle_bitmap import let_uses_show
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.size_counters import allow_only, counted_sizes
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_shared_memory import mount_tmpfs
+from hugepage_qa.cases.thp_memory import map_aligned, pmd_size, room_for
+from hugepage_qa.cases.thp_shared_memory import filled_file, mount_tmpfs, shared_huge_pages
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.tree import size_directories
-from hugepage_qa.kernel.uapi import MADV_HUGEPAGE
+from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MREMAP_FIXED, MREMAP_MAYMOVE
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -33,6 +40,8 @@ _SECONDS = 20.0
 _SHOWN = COMPOUND_HEAD | COMPOUND_TAIL | TRANSPARENT
 #: base pages that are written at once
 _WRITTEN = (1, 2, 4, 16)
+#: to ``length`` bytes at an address
+_Act = Callable[[Memory, int, int], object]
 
 
 @FLAGS.case(SPLIT.format("anonymous memory in folios of each size"), SOURCE, since="6.10")
@@ -71,6 +80,52 @@ def files_on_xfs(live: Live) -> None:
 @FLAGS.case(SHOWN.format("a folio of a file on ext4"), SOURCE, since="6.10")
 def files_on_ext4(live: Live) -> None:
     _expect_written_shown(live, live.host.disk("ext4"), "ext4")
+
+
+@FLAGS.case(
+    "a huge page of shared memory or of a file of a tmpfs that was used since clear_refs was written shows as"
+    " referenced once it is no more mapped whole, for a part of it is unmapped, given back, protected or moved, and one"
+    " that was not used does not",
+    "Documentation/admin-guide/mm/pagemap.rst REFERENCED; Documentation/filesystems/proc.rst clear_refs;"
+    " mm/huge_memory.c __split_huge_pmd_locked()",
+)
+def used_before_it_is_in_parts(live: Live) -> None:
+    let_nobody_else_act(live)
+    path = f"{mount_tmpfs(live, 'always')}/file"
+    makes = partial(shared_huge_pages, live), partial(filled_file, live, path, 1)
+    # what mprotect(2) marks is used whoever uses it
+    uses = (True,) if uses_what_is_protected(live) else (False, True)
+    for make, (way, act), is_used in product(makes, _IN_PARTS.items(), uses):
+        found = live.host.last_attempt(partial(_is_referenced_then, live, make, act, is_used), is_used.__eq__)
+        live.expect(f"whether it is referenced, {make.func.__name__}, {way} in part, used {is_used}", is_used, found)
+
+
+def _is_referenced_then(live: Live, make: partial[Memory], act: _Act, is_used: bool) -> bool:
+    """Make a huge page, use it or not, and do ``act`` to the middle of it; return whether it shows as referenced."""
+    memory = make()
+    clear_refs(live, memory, CLEAR_REFS_ALL)
+    let_uses_show(memory)
+    if is_used:
+        memory.read()
+    frame = memory.frame()
+    act(memory, memory.address + memory.size // 2, live.base_page)
+    live.expect("ShmemPmdMapped", 0, sum(each.shmem_pmd_mapped for each in memory.all_mappings()))
+    flags = flags_from(live, memory.actor, frame, 1)[0]
+    memory.actor.end()
+    return bool(flags & REFERENCED)
+
+
+def _move(memory: Memory, address: int, length: int) -> None:
+    to = room_for(memory.actor, 1, memory.size)
+    memory.actor.call("mremap", address, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, to)
+
+
+_IN_PARTS: Mapping[str, _Act] = {
+    "unmapped": lambda memory, address, length: memory.actor.call("munmap", address, length),
+    "given back": lambda memory, address, length: memory.actor.call("madvise", address, length, mmap.MADV_DONTNEED),
+    "protected": lambda memory, address, length: memory.actor.call("mprotect", address, length, mmap.PROT_READ),
+    "moved": _move,
+}
 
 
 def _let_each_fault_reclaim(live: Live) -> None:

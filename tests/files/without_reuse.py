@@ -7,7 +7,7 @@ from operator import not_
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_contents import Brought, KnownFile
-from hugepage_qa.cases.frames import flags_of_folios
+from hugepage_qa.cases.frames import ACTIVE, REFERENCED, flags_of_folios
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.large_folios import DISKS, block_size, file_case
 from hugepage_qa.cases.live import Live
@@ -21,8 +21,7 @@ WITHOUT_REUSE = Area("files/without-reuse", sizes=Sizes.ONCE)
 
 SOURCE = "posix_fadvise(2) POSIX_FADV_NOREUSE; mm/fadvise.c generic_fadvise()"
 _NORMAL, _WILLNEED = 0, 3
-# include/uapi/linux/kernel-page-flags.h: KPF_REFERENCED, KPF_ACTIVE
-_USED = 1 << 2 | 1 << 6
+_USED = REFERENCED | ACTIVE
 #: pages of a mapping that are used: the first, one amid, and the last one of a huge page
 _PLACES = 3
 

@@ -15,7 +15,7 @@ from hugepage_qa.process.actor import Actor, Refused
 
 # include/uapi/linux/kernel-page-flags.h
 LOCKED, UPTODATE, DIRTY, LRU, UNEVICTABLE, MLOCKED = 1 << 0, 1 << 3, 1 << 4, 1 << 5, 1 << 18, 1 << 33
-ACTIVE, WRITEBACK, SWAP_CACHE = 1 << 6, 1 << 8, 1 << 13
+REFERENCED, ACTIVE, WRITEBACK, SWAP_CACHE = 1 << 2, 1 << 6, 1 << 8, 1 << 13
 MAPPED, ANONYMOUS, SWAP_BACKED, ZERO, IDLE = 1 << 11, 1 << 12, 1 << 14, 1 << 24, 1 << 25
 COMPOUND_HEAD, COMPOUND_TAIL, HUGE, TRANSPARENT = 1 << 15, 1 << 16, 1 << 17, 1 << 22
 #: what the actor reads at once

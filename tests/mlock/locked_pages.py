@@ -8,12 +8,13 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import with_blocks
-from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE, kpageflags
+from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE
 from hugepage_qa.cases.hugetlb_segments import IPC_CREAT, IPC_RMID, SHM_LOCK, SHM_REMAP, SHM_UNLOCK, segment_number
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
+from hugepage_qa.cases.locked_flags import expect_locked_pages
 from hugepage_qa.cases.lru_batches import drain_lru_batches
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.thp_memory import mapped_huge, need_blocks, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, huge_zeroes, set_policy, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import expect_mapped_whole, shared_base_pages, shared_huge_pages
@@ -74,12 +75,12 @@ def pages_that_are_there(live: Live) -> None:
         with live.about(f"{make.__name__}, {name}"):
             memory = make(live, _PAGES)
             beside = make(live, 1)
-            _expect_pages(live, "before", memory, 0)
+            expect_locked_pages(live, "before", memory, 0)
             lock(live, memory)
-            _expect_pages(live, "locked", memory, MLOCKED | UNEVICTABLE)
-            _expect_pages(live, "of another process", beside, 0)
+            expect_locked_pages(live, "locked", memory, MLOCKED | UNEVICTABLE)
+            expect_locked_pages(live, "of another process", beside, 0)
             unlock(live, memory)
-            _expect_pages(live, f"after {unlocked}", memory, 0)
+            expect_locked_pages(live, f"after {unlocked}", memory, 0)
             live.expect("huge pages", memory.length * (make in _HUGE), mapped_huge(memory))
             memory.expect_filled()
         for each in (memory, beside):
@@ -224,14 +225,14 @@ def locked_by_two(live: Live) -> None:
             first, second = (child, parent) if child_first else (parent, child)
             # on fault: else each would get a copy of what is private, as if it wrote
             first.lock_on_fault()
-            _expect_pages(live, "locked by one", second, MLOCKED | UNEVICTABLE)
+            expect_locked_pages(live, "locked by one", second, MLOCKED | UNEVICTABLE)
             second.lock_on_fault()
             huge = [mapped_huge(each) for each in (parent, child)]
             live.expect("huge pages of each", [parent.length, parent.length], huge)
             leave(first)
-            _expect_pages(live, "left by one of two", second, MLOCKED | UNEVICTABLE)
+            expect_locked_pages(live, "left by one of two", second, MLOCKED | UNEVICTABLE)
             second.unlock()
-            _expect_pages(live, "unlocked by both", second, 0)
+            expect_locked_pages(live, "unlocked by both", second, 0)
         for each in (child, parent):
             each.actor.end()
 
@@ -245,11 +246,11 @@ def zeroes(live: Live) -> None:
     memory = huge_zeroes(live)
     # MLOCK_ONFAULT: else it would be written
     memory.lock_on_fault()
-    _expect_pages(live, "of zeroes", memory, 0)
+    expect_locked_pages(live, "of zeroes", memory, 0)
     memory.fill()
-    _expect_pages(live, "that were written", memory, MLOCKED | UNEVICTABLE)
+    expect_locked_pages(live, "that were written", memory, MLOCKED | UNEVICTABLE)
     memory.unlock()
-    _expect_pages(live, "unlocked", memory, 0)
+    expect_locked_pages(live, "unlocked", memory, 0)
 
 
 @LOCKED_PAGES.case(
@@ -280,7 +281,7 @@ def segment_that_is_locked(live: Live) -> None:
         memory.fill()
         expect_mapped_whole(live, memory, huge, f"shmem_enabled={policy}")
         drain_lru_batches(live, memory.actor)
-        _expect_pages(live, "of a segment that is locked", memory, UNEVICTABLE)
+        expect_locked_pages(live, "of a segment that is locked", memory, UNEVICTABLE)
         return memory, number
 
     def unlock(segment: tuple[Memory, int]) -> None:
@@ -296,52 +297,11 @@ def segment_that_is_locked(live: Live) -> None:
         with live.about(f"shmem_enabled={policy}, {pages} pages"):
             wanted = {_RESCUED: pages * every}
             memory, number = expect_change(live, wanted, partial(locked, pages), unlock)
-            _expect_pages(live, "of a segment that is unlocked", memory, 0)
+            expect_locked_pages(live, "of a segment that is unlocked", memory, 0)
             memory.expect_filled()
             memory.actor.call("shmctl", number, SHM_LOCK, 0)
             memory.actor.call("shmctl", number, SHM_UNLOCK, 0)
-            _expect_pages(live, "of one that was locked and not used", memory, 0)
-
-
-def _expect_pages(live: Live, what: str, memory: Memory, locked: int) -> None:
-    """Expect the first, the last and some other base pages of each huge one to have the flags ``locked``, and no more.
-
-    What is part of a huge page has the flags of its first base page.
-    """
-    count = memory.size // live.base_page
-    is_huge = mapped_huge(memory) > 0
-    places = (0,) if is_huge else (0, 1, count // 2, count - 1)
-
-    def shown() -> set[str]:
-        if not is_huge:
-            drain_lru_batches(live, memory.actor)
-        entries = memory.whole_pagemap()
-        frames = [entries[page * count + place] & FRAME for page in range(memory.pages) for place in places]
-        return {hex(flags & (MLOCKED | UNEVICTABLE)) for flags in kpageflags(live, memory.actor, frames)}
-
-    # base pages may move between both looks, locked ones, too, and somebody may have them off their list for a moment
-    found = shown() if is_huge else live.host.last_look(shown, {hex(locked)}.__eq__)
-    if found != {hex(locked)}:
-        # each of the others would be waited for as long
-        live.fail(f"MLOCKED and UNEVICTABLE of base pages {what}", {hex(locked)}, found)
-    if locked & UNEVICTABLE and "numa_maps" in live.host.names("proc/self"):
-        _expect_active(live, what, memory)
-
-
-def _expect_active(live: Live, what: str, memory: Memory) -> None:
-    """Expect numa_maps to tell of no page that may be removed from memory: active= is shown where there are some."""
-
-    def counted() -> int | None:
-        active = memory.numa_maps().counts.get("active")
-        if active is not None:
-            # of base pages those that somebody has taken off their list, or that no list has yet
-            drain_lru_batches(live, memory.actor)
-        return active
-
-    found = live.host.last_look(counted, lambda active: active is None)
-    if found is not None:
-        # each of the others would be waited for as long
-        live.fail(f"active= of pages {what}", "none: all are", found)
+            expect_locked_pages(live, "of one that was locked and not used", memory, 0)
 
 
 class ThpLockedPages(LiveTest):

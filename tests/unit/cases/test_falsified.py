@@ -38,6 +38,8 @@ _NOT_JUDGED: dict[str, tuple[str, ...]] = {
     "long-direct-io-of-a-thp": ("call statx ",),
     # what is written to swap in that moment is not free yet, and it is asked for again: what is gone is judged
     "reclaimed-and-refaulted": ("/sys/fs/cgroup/*/memory.reclaim",),
+    # and may be less than is asked for: what is in swap is judged
+    "merged-and-brought-from-swap": ("/sys/fs/cgroup/*/memory.reclaim",),
     **dict.fromkeys(("forked-huge-pages", "forked-shared-memory", "forked-hugetlb-pages"), ("load ",)),
     **dict.fromkeys(("forked-protected-memory", "forked-protected-hugetlb-pages"), ("load ",)),
     "with-a-child-told-of": ("load ",),

@@ -106,7 +106,7 @@ def _is_referenced_then(live: Live, make: partial[Memory], act: _Act, is_used: b
     clear_refs(live, memory, CLEAR_REFS_ALL)
     let_uses_show(memory)
     if is_used:
-        memory.read()
+        live.expect("what is read", 1, memory.read())
     frame = memory.frame()
     act(memory, memory.address + memory.size // 2, live.base_page)
     live.expect("ShmemPmdMapped", 0, sum(each.shmem_pmd_mapped for each in memory.all_mappings()))

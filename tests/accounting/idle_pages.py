@@ -7,6 +7,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_ANON, CLEAR_REFS_MAPPED, clear_refs
 from hugepage_qa.cases.debugfs import expect_split
+from hugepage_qa.cases.file_contents import Brought, KnownFile
 from hugepage_qa.cases.frames import (
     ANONYMOUS,
     COMPOUND_HEAD,
@@ -21,8 +22,11 @@ from hugepage_qa.cases.frames import (
 )
 from hugepage_qa.cases.idle_bitmap import BITS, DOC, IdleBitmap, use
 from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act, let_rest
+from hugepage_qa.cases.large_folios import file_case
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.mapped_memory import FRAME, Memory
+from hugepage_qa.cases.lru_batches import drain_lru_batches
+from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
+from hugepage_qa.cases.page_generations import need_no_generations
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import (
     advised,
@@ -196,6 +200,43 @@ def _idle_parts(live: Live, memory: Memory, order: int, first: int | None) -> se
     # a frame of a part that has moved is nobody's
     shown = kpageflags(live, memory.actor, frames[:: 1 << order])
     return {bool(flags & IDLE) for flags in shown if flags & SWAP_BACKED}
+
+
+@partial(file_case, IDLE_PAGES, by=(Brought.WRITTEN,))(
+    "a page of a file that nobody has mapped is idle, once it was marked so, until a system call reads it or writes to"
+    " it, and no longer then",
+    f"{DOC} Implementation Details; mm/filemap.c __filemap_get_folio(), filemap_read()",
+)
+def used_by_calls(live: Live, file: KnownFile) -> None:
+    # folio_mark_accessed() returns then before it looks at the mark
+    need_no_generations(live, "of it what system calls use stays idle")
+    bitmap = IdleBitmap(live)
+
+    def write() -> None:
+        file.write(WORD, 2 * WORD)
+
+    def read() -> None:
+        # who goes on reading in the same page is not counted again: by another descriptor
+        descriptor = live.open(file.actor, file.path)
+        live.expect("bytes read", WORD, file.actor.call("pread64", descriptor, bytes(WORD), WORD, 0))
+
+    def looks(use_it: Callable[[], None]) -> list[int]:
+        memory = file.map()
+        words = [piece.value for piece in file.contents.between(0, WORD)]
+        live.expect("words that are read in a mapping", words, [memory.read()])
+        frame = memory.frame()
+        memory.unmap()
+        drain_lru_batches(live, file.actor)
+        bitmap.mark([frame])
+        before = bitmap.is_idle(frame)
+        use_it()
+        return [before, bitmap.is_idle(frame)]
+
+    for what in (write, read, write):
+        # somebody may have a hold of the page, or move it
+        found = live.host.last_attempt(partial(looks, what), [1, 0].__eq__)
+        live.expect(f"whether it is idle, before and after a {what.__name__}", [1, 0], found)
+    file.expect("used")
 
 
 def _referenced(memory: Memory) -> int:

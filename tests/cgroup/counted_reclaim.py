@@ -18,6 +18,7 @@ from hugepage_qa.cases.large_folios import block_size
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.page_generations import has_generations, need_no_generations
 from hugepage_qa.cases.swapped import need_swap, turn_zswap_on, zswap_knob
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
 from hugepage_qa.cases.thp_policy import fill_in_huge_pages, give_on_advice
@@ -30,7 +31,7 @@ from hugepage_qa.process.actor import Refused
 COUNTED_RECLAIM = Area("cgroup/counted-reclaim", sizes=Sizes.ONCE)
 
 _PAGES = 6
-_SWAPPINESS, _GENERATIONS = "proc/sys/vm/swappiness", "sys/kernel/mm/lru_gen/enabled"
+_SWAPPINESS = "proc/sys/vm/swappiness"
 _SECONDS = 60.0
 
 #: returns memory of a process in a group, which has all of it
@@ -80,7 +81,7 @@ def _expect_counted(live: Live, rows: Mapping[str, tuple[str, _Make]], *, by_zsw
             _expect_stolen(live, group, memory, kind)
             if by_zswap:
                 _expect_taken_by_zswap(live, group, memory)
-            _expect_refaults(live, group, memory, kind, all_of_them=name == "private" and not _has_generations(live))
+            _expect_refaults(live, group, memory, kind, all_of_them=name == "private" and not has_generations(live))
             memory.actor.end()
 
 
@@ -158,10 +159,7 @@ def _expect_refaults(live: Live, group: ControlGroup, memory: Memory, kind: str,
     since="5.19",  # memory.reclaim
 )
 def deactivated(live: Live) -> None:
-    if _has_generations(live):
-        if not live.host.is_thrown_away():
-            raise CannotRun("this kernel keeps memory in generations: it has no active list that pages leave")
-        live.set_knob(_GENERATIONS, "0")
+    need_no_generations(live, "it has no active list that pages leave")
     need_exact_charges(live)
     # memory of processes stays
     live.set_knob(_SWAPPINESS, "0")
@@ -361,11 +359,6 @@ _SWAPPED: dict[str, tuple[str, _Make]] = {
     "private, of which a part is gone": ("anon", _private_in_parts),
     "of files that end inside": ("anon", _of_files_that_end_inside),
 }
-
-
-def _has_generations(live: Live) -> bool:
-    """Tell whether the kernel keeps memory in generations, where a refault counts if it comes soon (MGLRU)."""
-    return int((live.host.read(_GENERATIONS) or "0").strip(), 16) != 0
 
 
 class CgroupCountedReclaim(LiveTest):

@@ -21,8 +21,9 @@ PACE = Area("thp/khugepaged-pace", sizes=Sizes.ONCE, uncleared=True)
 DOC = f"{THP_DOC} Khugepaged controls"
 _SLEEP_MILLISECONDS = 500
 _PAGES = 12
-#: made in rounds of one huge page and of four, and so much more may be for what a process has besides
-_ALL, _AT_A_TIME, _MORE_ROUNDS = 24, 4, 2
+#: made in rounds of one huge page, of four and of all, which is more than khugepaged looks at by default, and so much
+#: more may be for what a process has besides
+_ALL, _AT_A_TIME, _MORE_ROUNDS = 40, (4, 40), 2
 #: others are looked at, too
 _MOST_ROUNDS, _ROUND_SECONDS = 4 * _ALL, 10.0
 #: one after the other in which nothing comes of ours, after which others have too much
@@ -71,8 +72,9 @@ def one_at_a_time(live: Live) -> None:
 
 
 @PACE.case(
-    "pages_to_scan is how much khugepaged looks at before it sleeps: with one it makes no more than a huge page, and"
-    f" with the pages of {_AT_A_TIME} huge ones it need be woken a quarter as often until all are made",
+    "pages_to_scan is how much khugepaged looks at before it sleeps: with one it makes no more than a huge page, with"
+    " the pages of four huge ones it need be woken a quarter as often until all are made, and with those of all, many"
+    " more than by default, once",
     f"{DOC} pages_to_scan, pages_collapsed; mm/khugepaged.c khugepaged_do_scan(), khugepaged_wait_work()",
 )
 def more_at_a_time(live: Live) -> None:
@@ -81,13 +83,14 @@ def more_at_a_time(live: Live) -> None:
     pages = pmd_size(live) // live.base_page
     one = _rounds_until_all_is_made(live, 1, at_least=1)
     live.expect(f"at least {_ALL} rounds with pages_to_scan=1, found {one}", True, one >= _ALL)
-    to_scan, most = _AT_A_TIME * pages, one // _AT_A_TIME + _MORE_ROUNDS
-    for _try in range(_TRIES):
-        many = _rounds_until_all_is_made(live, to_scan, at_least=_AT_A_TIME)
-        if many <= most:
-            break
-    rounds = f"from {_ALL // _AT_A_TIME} to {most} rounds with pages_to_scan={to_scan}"
-    live.expect(f"{rounds}, found {many}", True, _ALL // _AT_A_TIME <= many <= most)
+    for at_a_time in _AT_A_TIME:
+        to_scan, least, most = at_a_time * pages, _ALL // at_a_time, one // at_a_time + _MORE_ROUNDS
+        for _try in range(_TRIES):
+            many = _rounds_until_all_is_made(live, to_scan, at_least=at_a_time)
+            if many <= most:
+                break
+        rounds = f"from {least} to {most} rounds with pages_to_scan={to_scan}"
+        live.expect(f"{rounds}, found {many}", True, least <= many <= most)
 
 
 def _rounds_until_all_is_made(live: Live, to_scan: int, at_least: int) -> int:

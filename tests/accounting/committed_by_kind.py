@@ -1,10 +1,10 @@
-"""How much of memory is committed for mappings of each kind when something else is mapped or moved over them."""
+"""How much of memory is committed for mappings of each kind: mapped and moved over by others, and made writable."""
 
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.changed_counters import expect_change
@@ -44,6 +44,8 @@ _COVERED = (
     ("pssp", 1, "ss"),
     ("rssr", 0, "rrrr"),
 )
+#: those of which a part, or all, is made writable: its first huge page and how many of them
+_MADE_WRITABLE, _PARTS = 3, ((0, 3), (0, 1), (1, 1), (2, 1))
 
 
 @dataclass(frozen=True)
@@ -85,18 +87,70 @@ def covered_by_others(live: Live) -> None:
                 live.expect("what the others hold", [1 + page for page in left], [*map(covered.mapped.read, left)])
 
 
+@COMMITTED_BY_KIND.case(
+    "private memory that nobody may write is committed where, and as soon as, mprotect(2) makes it writable, all of it"
+    " or a part, and stays so when it may be read alone again, until it is unmapped; memory of MAP_NORESERVE is not,"
+    " and of shared memory, which is committed since it was mapped, nothing changes",
+    "mprotect(2); mmap(2) MAP_NORESERVE; Documentation/mm/overcommit-accounting.rst; mm/mprotect.c mprotect_fixup()",
+)
+def made_writable(live: Live) -> None:
+    let_nobody_else_act(live)
+    need_noreserve(live)
+    actors, size = list[Actor](), pmd_size(live)
+    for kind, prot, (first, pages) in product((_NOT_RESERVED, _PRIVATE, _SHARED), (0, mmap.PROT_READ), _PARTS):
+        committed = pages * size if kind == _PRIVATE else 0
+        # what is shared goes when all of it is unmapped
+        gone = pages * size if kind == _SHARED and pages == _MADE_WRITABLE else committed
+        for name, act, change in (
+            ("made writable", partial(_protect, READ_WRITE), committed),
+            ("read alone again", partial(_protect, prot), 0),
+            ("unmapped", Memory.unmap, -gone),
+        ):
+            with live.about(f"{kind}, mapped with {prot}, {pages} huge pages from {first} on {name}"):
+                is_writable = name != "made writable"
+                prepare = partial(_unwritable, live, actors, kind, prot, (first, pages), is_writable)
+                expect_change(live, {"Committed_AS": change}, prepare, act)
+
+
+def _unwritable(
+    live: Live, actors: list[Actor], kind: str, prot: int, part: tuple[int, int], is_writable: bool
+) -> Memory:
+    """Return a ``part``, first page and count, of memory of ``kind`` that was mapped with ``prot``.
+
+    It ``is_writable`` already, or not yet. Its actor is the only one of ``actors`` then, as ``_covered`` has it.
+    """
+    _end(actors)
+    actor, size = live.actor(), pmd_size(live)
+    actors.append(actor)
+    memory = Memory(live, actor, room_for(actor, _MADE_WRITABLE, size), _MADE_WRITABLE, size)
+    _map_kind(live, memory, kind, prot)
+    found = memory.part(*part)
+    if is_writable:
+        found.protect(READ_WRITE)
+        found.touch()
+    return found
+
+
+def _protect(prot: int, memory: Memory) -> None:
+    memory.protect(prot)
+
+
 def _committed(live: Live, kinds: str) -> int:
     return sum(kind in (_PRIVATE, _SHARED) for kind in kinds) * pmd_size(live)
 
 
 def _covered(live: Live, actors: list[Actor], kinds: str, first: int, over: str) -> Covered:
     """Return mappings of a new actor, which is the only one of ``actors`` then: those that it had end."""
-    while actors:
-        actors.pop().end()
+    _end(actors)
     actor = live.actor()
     actors.append(actor)
     memory, other = (_map(live, actor, each) for each in (kinds, over))
     return Covered(memory, memory.part(first, len(over)), other, over[0])
+
+
+def _end(actors: list[Actor]) -> None:
+    while actors:
+        actors.pop().end()
 
 
 def _map(live: Live, actor: Actor, kinds: str) -> Memory:
@@ -114,8 +168,10 @@ def _map(live: Live, actor: Actor, kinds: str) -> Memory:
     return memory
 
 
-def _map_kind(live: Live, memory: Memory, kind: str) -> None:
-    prot = {_NO_ACCESS: 0, _READ_ONLY: mmap.PROT_READ}.get(kind, READ_WRITE)
+def _map_kind(live: Live, memory: Memory, kind: str, prot: int | None = None) -> None:
+    """Map anonymous memory of ``kind`` there, with the protection that it has, or with another one."""
+    if prot is None:
+        prot = {_NO_ACCESS: 0, _READ_ONLY: mmap.PROT_READ}.get(kind, READ_WRITE)
     flags = mmap.MAP_SHARED if kind == _SHARED else mmap.MAP_PRIVATE
     if kind == _NOT_RESERVED:
         flags |= live.host.uapi.map_noreserve

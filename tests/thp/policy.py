@@ -11,6 +11,8 @@ from hugepage_qa.cases.changed_counters import expect_change
 from hugepage_qa.cases.fragmentation import expect_at_fault, expect_no_shortage, with_blocks
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_blocks import ONLINE_MOVABLE, take_a_block
+from hugepage_qa.cases.struct_pages import keep_struct_pages_that_nobody_counts
 from hugepage_qa.cases.thp_memory import MIN_FREE, keep_min_free, map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import (
     ADVICES,
@@ -229,16 +231,7 @@ def values_that_are_refused(live: Live) -> None:
     "mm/khugepaged.c start_stop_khugepaged(), set_recommended_min_free_kbytes(), since bd3400ea173f",
 )
 def reserve_of_free_memory(live: Live) -> None:
-    set_policy(live, "never")
-    if live.host.read(f"{DIRECTORY}/shmem_enabled") is not None:
-        # later kernels run khugepaged for shared memory alone, too, also by the policy of its size
-        # (shmem_hpage_pmd_enabled() in mm/shmem.c)
-        let_only_pmd_inherit(live, is_used=False)
-        live.host.write(f"{DIRECTORY}/enabled", "never")
-    live.host.write(MIN_FREE, str(_LOW_KIB))
-    for policy in ("madvise", "never", "always"):
-        live.host.write(f"{DIRECTORY}/enabled", policy)
-    raised = read_integer(ObservedTree(live.host), MIN_FREE) or 0
+    raised = _raised_reserve(live)
     live.expect("vm.min_free_kbytes was raised", True, raised > _LOW_KIB)
     higher = 2 * raised
     live.host.write(f"{DIRECTORY}/enabled", "never")
@@ -251,6 +244,34 @@ def reserve_of_free_memory(live: Live) -> None:
         live.host.write(f"{DIRECTORY}/enabled", policy)
         found = read_integer(ObservedTree(live.host), MIN_FREE)
         live.expect(f"vm.min_free_kbytes that was set higher, {policy}", higher, found)
+
+
+@POLICY.case(
+    "huge pages that are switched on raise vm.min_free_kbytes by nothing more where there is memory besides for what"
+    " can be moved alone",
+    "Documentation/admin-guide/mm/memory-hotplug.rst ZONE_MOVABLE; mm/khugepaged.c set_recommended_min_free_kbytes()",
+)
+def reserve_beside_movable_memory(live: Live) -> None:
+    keep_struct_pages_that_nobody_counts(live)
+    block = take_a_block(live)
+    raised = _raised_reserve(live)
+    block.add(live, ONLINE_MOVABLE)
+    live.when_actors_have_ended(block.make_ordinary, live)
+    live.expect("vm.min_free_kbytes with movable memory", raised, _raised_reserve(live))
+
+
+def _raised_reserve(live: Live) -> int:
+    """Return vm.min_free_kbytes, which is low, as huge pages have raised it that were switched on."""
+    set_policy(live, "never")
+    if live.host.read(f"{DIRECTORY}/shmem_enabled") is not None:
+        # later kernels run khugepaged for shared memory alone, too, also by the policy of its size
+        # (shmem_hpage_pmd_enabled() in mm/shmem.c)
+        let_only_pmd_inherit(live, is_used=False)
+        live.host.write(f"{DIRECTORY}/enabled", "never")
+    live.host.write(MIN_FREE, str(_LOW_KIB))
+    for policy in ("madvise", "never", "always"):
+        live.host.write(f"{DIRECTORY}/enabled", policy)
+    return read_integer(ObservedTree(live.host), MIN_FREE) or 0
 
 
 @POLICY.case(

@@ -8,13 +8,16 @@ from random import Random
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
+from hugepage_qa.cases.hugetlb_files import HugeFile
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, SWAPPED, Memory, runs
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import has_folios_of, map_aligned, pmd_size, room_for
 from hugepage_qa.cases.thp_policy import need_sizes, set_policy, smaller_sizes
-from hugepage_qa.kernel.tree import read_integer
-from hugepage_qa.kernel.uapi import MADV_DONTDUMP, MADV_HUGEPAGE
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit
+from hugepage_qa.kernel.thp import DIRECTORY
+from hugepage_qa.kernel.tree import read_integer, size_directories
+from hugepage_qa.kernel.uapi import MADV_DONTDUMP, MADV_HUGEPAGE, MAP_FIXED
 from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -101,6 +104,54 @@ def largest_that_fits(live: Live) -> None:
                 rose = _counted(live, sizes[size]) - before[size]
                 live.expect(f"anon_fault_alloc of {size >> 10} kB rose by {taken} at least", taken, min(rose, taken))
         faults.memory.actor.end()
+
+
+@FAULTS.case(
+    "who writes a shared mapping gets a page of the size that is allowed where all of it lies in the mapping, and a"
+    " base page where it does not, at the begin and at the end, of whichever size and wherever within one the mapping"
+    " begins and ends, and however long its file is: the file has no memory that nobody asked for",
+    f"{THP_DOC} hugepages-<size>kB/shmem_enabled; mm/shmem.c shmem_suitable_orders(), thp_vma_suitable_orders()",
+    since="6.12",
+)
+def ends_of_shared_mappings(live: Live) -> None:
+    let_only_pmd_inherit(live, is_used=False)
+    let_rest(live)
+    knobs = {size: f"{path}/shmem_enabled" for size, path in size_directories(live.host, DIRECTORY).items()}
+    sizes = sorted(size for size, knob in knobs.items() if live.host.read(knob) is not None)
+    for size in sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]}):
+        if not has_folios_of(live, size):
+            continue
+        for each in sizes:
+            live.set_knob(knobs[each], "always" if each == size else "never")
+        every = size // live.base_page
+        for first, end in ((0, every + 1), (0, 2 * every - 1), (1, 2 * every), (every - 1, 3 * every - 1)):
+            # as anonymous shared memory has it, and longer
+            for length in (end, 4 * every):
+                with live.about(f"{size >> 10} kB, base pages {first} to {end - 1} of {length}"):
+                    _expect_shared_ends(live, size, (first, end), length)
+
+
+def _expect_shared_ends(live: Live, size: int, mapped: tuple[int, int], length: int) -> None:
+    """Write each base page of a new file's mapping that is one of its ends, and one amid it, from the last one on."""
+    base, every, (first, end) = live.base_page, size // live.base_page, mapped
+    actor = live.actor()
+    file = HugeFile(live, actor, actor.call("memfd_create", "mapped", 0))
+    actor.call("ftruncate", file.descriptor, length * base)
+    address = room_for(actor, 3, size) + first * base
+    actor.mmap((end - first) * base, READ_WRITE, mmap.MAP_SHARED | MAP_FIXED, file.descriptor, first * base, address)
+    with_blocks(live, size, 2)
+    there = set[int]()
+    for page in sorted({end - 1, end - end % every, every, first}, reverse=True):
+        if page >= end or page in there:
+            continue
+        block = range(page // every * every, (page // every + 1) * every)
+        is_whole = first <= block[0] and block[-1] < end
+        there |= {*block} if is_whole else {page}
+        actor.write(address + (page - first) * base, 1)
+        if file.blocks < len(there) * base:
+            expect_no_node_short(live, size, 1)
+        live.expect(f"base pages of the file when {page} was written", len(there), file.blocks // base)
+    actor.end()
 
 
 def _choices(sizes: list[int]) -> Iterator[list[int]]:

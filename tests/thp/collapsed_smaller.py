@@ -7,7 +7,13 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.folio_layout import Layout, folios_of, folios_of_all, layout_of
 from hugepage_qa.cases.fragmentation import expect_no_node_short
-from hugepage_qa.cases.khugepaged_clock import PATIENT_SCANS, allow_absent, await_khugepaged, await_scans
+from hugepage_qa.cases.khugepaged_clock import (
+    PATIENT_SCANS,
+    allow_absent,
+    await_khugepaged,
+    await_scans,
+    pages_collapsed,
+)
 from hugepage_qa.cases.khugepaged_work import put_to_work
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory, runs
@@ -61,8 +67,9 @@ def largest_size_that_fits(live: Live) -> None:
 
 @COLLAPSED.case(
     "a page of a smaller size is made of none that another process has, too, which is counted, and of all others beside"
-    " them, wherever these are; and of all when the other process has ended",
-    f"{CONTROLS} max_ptes_shared; {THP_DOC} collapse_exceed_shared_pte; mm/khugepaged.c mthp_collapse()",
+    " them, wherever these are, which pages_collapsed counts; and of all when the other process has ended",
+    f"{CONTROLS} max_ptes_shared, pages_collapsed; {THP_DOC} collapse_exceed_shared_pte; mm/khugepaged.c"
+    " mthp_collapse()",
     since=SINCE,
 )
 def beside_shared_pages(live: Live) -> None:
@@ -72,11 +79,12 @@ def beside_shared_pages(live: Live) -> None:
             allow_only(live, *sizes)
             memory, child = _shared(live, shared)
             name = "collapse_exceed_shared_pte"
-            before = read_size_counters(live, (name,))
+            before, collapsed = read_size_counters(live, (name,)), pages_collapsed(live)
             memory.advise(MADV_HUGEPAGE)
             with live.about(f"shared {runs(shared)}"):
                 _expect_sizes(live, memory, _wanted(live, sizes, left=shared))
                 _expect_rise(live, name, min(sizes), before)
+                _expect_collapse_counted(live, collapsed)
                 memory.expect_filled()
                 wrong = [place for place in shared if _wrong(live, child, place)]
                 live.expect("base pages of the other process that changed", [], wrong)
@@ -110,8 +118,9 @@ def before_a_shared_page(live: Live) -> None:
 
 @COLLAPSED.case(
     "a page of a smaller size is made of none that are in swap, which stay there and are counted, and of all others"
-    " beside them, wherever these are",
-    f"{CONTROLS} max_ptes_swap; {THP_DOC} collapse_exceed_swap_pte; mm/khugepaged.c __collapse_huge_page_swapin()",
+    " beside them, wherever these are, which pages_collapsed counts",
+    f"{CONTROLS} max_ptes_swap, pages_collapsed; {THP_DOC} collapse_exceed_swap_pte; mm/khugepaged.c"
+    " __collapse_huge_page_swapin()",
     since=SINCE,
 )
 def beside_pages_in_swap(live: Live) -> None:
@@ -124,11 +133,12 @@ def beside_pages_in_swap(live: Live) -> None:
             memory.fill()
             _swap_out(live, memory, out)
             name = "collapse_exceed_swap_pte"
-            before = read_size_counters(live, (name,))
+            before, collapsed = read_size_counters(live, (name,)), pages_collapsed(live)
             memory.advise(MADV_HUGEPAGE)
             with live.about(f"in swap {runs(out)}"):
                 _expect_sizes(live, memory, _wanted(live, sizes, absent=out, left=out))
                 _expect_rise(live, name, min(sizes), before)
+                _expect_collapse_counted(live, collapsed)
                 live.expect("memory in swap", len(out) * live.base_page, swapped(memory))
                 memory.expect_filled()
             memory.actor.end()
@@ -136,8 +146,9 @@ def beside_pages_in_swap(live: Live) -> None:
 
 @COLLAPSED.case(
     "where base pages are absent, khugepaged makes pages of the largest enabled size that fits beside them, or, with"
-    " the highest max_ptes_none, of the largest one that has any page, of which the others are zero then",
-    f"{CONTROLS} max_ptes_none; mm/khugepaged.c collapse_max_ptes_none(), mthp_collapse()",
+    " the highest max_ptes_none, of the largest one that has any page, of which the others are zero then;"
+    " pages_collapsed counts either",
+    f"{CONTROLS} max_ptes_none, pages_collapsed; mm/khugepaged.c collapse_max_ptes_none(), mthp_collapse()",
     since=SINCE,
 )
 def beside_absent_pages(live: Live) -> None:
@@ -151,10 +162,12 @@ def beside_absent_pages(live: Live) -> None:
                 allow_absent(live, limit)
                 leave_dirt(live)
                 memory = _with_absent(live, absent)
+                collapsed = pages_collapsed(live)
                 memory.advise(MADV_HUGEPAGE)
                 with live.about(f"absent {runs(absent)}, max_ptes_none {limit}"):
                     filled = limit == every - 1
                     _expect_sizes(live, memory, _wanted(live, sizes, absent=absent, filled=filled))
+                    _expect_collapse_counted(live, collapsed)
                     _expect_contents(live, memory, absent)
                 memory.actor.end()
 
@@ -301,6 +314,12 @@ def _expect_rise(live: Live, name: str, size: int, before: dict[str, int], least
     counter = size_counter(size, name)
     rose = read_size_counters(live, (name,)).get(counter, 0) - before.get(counter, 0)
     live.expect(f"{counter} rose by {least} at least", least, min(rose, least))
+
+
+def _expect_collapse_counted(live: Live, before: int) -> None:
+    """Expect khugepaged to have counted that it made something of a PMD-sized range, of all of it or of parts."""
+    rose = pages_collapsed(live) - before
+    live.expect("pages_collapsed rose by 1 at least", 1, min(rose, 1))
 
 
 def _expect_contents(live: Live, memory: Memory, absent: Places) -> None:

@@ -10,7 +10,16 @@ from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.memory_policy import MOVE_ALL, base_pages_of, bind, migrate, move_page, node_of, nodes_of
+from hugepage_qa.cases.memory_policy import (
+    MOVE_ALL,
+    STRICT,
+    base_pages_of,
+    bind,
+    migrate,
+    move_page,
+    node_of,
+    nodes_of,
+)
 from hugepage_qa.cases.pages_of_a_node import need_memory
 from hugepage_qa.cases.places import end_of_addresses
 from hugepage_qa.cases.thp_memory import let_nothing_be_balanced, pmd_size, room_for
@@ -18,7 +27,8 @@ from hugepage_qa.cases.thp_nodes import filled_on, two_nodes_with_room
 from hugepage_qa.cases.thp_shared_memory import expect_shared, let_only_pmd_inherit, map_start_of_file, mount_tmpfs
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MAP_FIXED_NOREPLACE
 from hugepage_qa.plugins.avocado_test import LiveTest
-from hugepage_qa.process.actor import Actor
+from hugepage_qa.process.actor import Actor, Refused
+from hugepage_qa.version import KernelVersion
 
 IN_PARTS = Area("numa/moved-when-in-parts", sizes=Sizes.ONCE)
 
@@ -28,6 +38,10 @@ _NEW = 0x5EED
 _HUGE_PAGES = 2
 #: a multiple of what a table of each level of most architectures covers
 _BORDER_BITS = 40
+#: 1cb5d11a370f: before, each base page of a huge page but the first one that is met is one that cannot be moved
+_STRICT_SINCE = KernelVersion(6, 7)
+#: memory, and those base pages of it that are there
+Parts = tuple[Memory, Sequence[int]]
 
 
 @IN_PARTS.case(
@@ -106,10 +120,12 @@ def copies_in_merged_mappings(live: Live) -> None:
 
 
 @IN_PARTS.case(
-    "base pages that have taken the place of parts of a huge page move to another node with the rest of it, whichever"
-    " they are: they were given back and written again, or are copies that a private mapping has of a file, or a child"
-    " of what its parent has; by mbind(2) and by migrate_pages(2)",
-    "mbind(2) MPOL_MF_MOVE_ALL; migrate_pages(2); mm/mempolicy.c queue_folios_pte_range()",
+    "what is left of a huge page moves to another node with what has taken the place of other parts, whichever they"
+    " are: nothing, as they were given back, base pages that were written again, or copies that a private mapping has"
+    " of a file, or a child of what its parent has; by mbind(2), which is no error then though it is strict, and by"
+    " migrate_pages(2)",
+    "mbind(2) MPOL_MF_MOVE_ALL, MPOL_MF_STRICT; migrate_pages(2); mm/mempolicy.c queue_folios_pte_range()"
+    " (1cb5d11a370f)",
     nodes=2,
 )
 def among_other_parts(live: Live) -> None:
@@ -117,19 +133,18 @@ def among_other_parts(live: Live) -> None:
     let_nothing_be_balanced(live)
     let_rest(live)
     makes = {
+        "given back": _given_back,
         "written again": _written_again,
         "copies of a file": _copies_of_a_file,
         "copies of a child": _copies_of_a_child,
     }
-    for (name, make), by_mbind in product(makes.items(), (True, False)):
-
-        def move(memory: Memory, by_mbind: bool = by_mbind) -> None:
-            if by_mbind:
-                bind(memory, [there], MOVE_ALL)
-            else:
-                migrate(memory.actor, here, there)
-
-        with live.about(f"{name}, by mbind(2) {by_mbind}"):
+    flags = MOVE_ALL | STRICT if live.kernel_version >= _STRICT_SINCE else MOVE_ALL
+    ways: dict[str, Callable[[Memory], object]] = {
+        f"mbind(2) with flags {flags}": partial(bind, nodes=[there], flags=flags),
+        "migrate_pages(2)": lambda memory: migrate(memory.actor, here, there),
+    }
+    for (name, make), (way, move) in product(makes.items(), ways.items()):
+        with live.about(f"{name}, by {way}"):
             # somebody may have a hold of one for a moment, and the huge page may be split when it has moved
             try_it = partial(_left_behind, live, partial(make, live, here), move, (here, there))
             left = live.host.last_attempt(try_it, not_)
@@ -137,53 +152,67 @@ def among_other_parts(live: Live) -> None:
 
 
 def _left_behind(
-    live: Live, make: Callable[[], Memory], move: Callable[[Memory], None], nodes: tuple[int, int]
-) -> list[int]:
-    """Make a huge page on the first of ``nodes``, have it ``move`` to the other, and return which did not."""
+    live: Live, make: Callable[[], Parts], move: Callable[[Memory], object], nodes: tuple[int, int]
+) -> list[int | str]:
+    """Make a huge page on the first of ``nodes``, have it ``move`` to the other, and return which did not.
+
+    Returned is besides with which error it was refused, if it was.
+    """
     here, there = nodes
-    memory = make()
+    memory, pages = make()
     # what nobody has looked at since is not mapped
-    _expect_held(live, memory, range(memory.pages), 0)
-    live.expect("base pages that are not on the first node", [], _elsewhere(live, memory, here))
-    move(memory)
-    left = _elsewhere(live, memory, there)
-    _expect_held(live, memory, range(memory.pages), 0)
+    _expect_held(live, memory, pages, 0)
+    live.expect("base pages that are not on the first node", [], _elsewhere(live, memory, pages, here))
+    left = list[int | str]()
+    try:
+        move(memory)
+    except Refused as refusal:
+        left.append(str(refusal))
+    left += _elsewhere(live, memory, pages, there)
+    _expect_held(live, memory, pages, 0)
     memory.actor.end()
     return left
 
 
-def _elsewhere(live: Live, memory: Memory, node: int) -> list[int]:
-    """Return which base pages of ``memory`` are not on ``node``."""
+def _elsewhere(live: Live, memory: Memory, pages: Sequence[int], node: int) -> list[int]:
+    """Return which of the base ``pages`` of ``memory`` are not on ``node``."""
     found = nodes_of(memory.actor, base_pages_of(live, memory))
-    return [page for page, place in enumerate(found) if place != node]
+    return [page for page in pages if found[page] != node]
 
 
-def _written_again(live: Live, node: int) -> Memory:
-    """Return a huge page, mapped as base pages, of which some are small ones since they were written again."""
+def _given_back(live: Live, node: int) -> Parts:
+    """Return a huge page, mapped as base pages, of which some are not there since they were given back."""
     memory = _numbered(live, filled_on(live, live.actor(), node, 1))
     for page in _some(memory):
         memory.advise(MADV_DONTNEED, page, 1)
-        memory.touch(page, 1 + page)
-    return memory
+    return memory, sorted(set(range(memory.pages)) - set(_some(memory)))
 
 
-def _copies_of_a_child(live: Live, node: int) -> Memory:
+def _written_again(live: Live, node: int) -> Parts:
+    """Return a huge page, mapped as base pages, of which some are small ones since they were written again."""
+    memory, _rest = _given_back(live, node)
+    return _written(memory)
+
+
+def _copies_of_a_child(live: Live, node: int) -> Parts:
     """Return a huge page of a parent, as its child has it, which has copies of some base pages."""
-    memory = _numbered(live, filled_on(live, live.actor(), node, 1)).fork()
-    for page in _some(memory):
-        memory.touch(page, 1 + page)
-    return memory
+    return _written(_numbered(live, filled_on(live, live.actor(), node, 1)).fork())
 
 
-def _copies_of_a_file(live: Live, node: int) -> Memory:
+def _copies_of_a_file(live: Live, node: int) -> Parts:
     """Return a huge page of a file, as a private mapping has it, which has copies of some base pages."""
     path, actor = _file_on_a_node(live), live.actor()
     every = pmd_size(live) // live.base_page
     memory = _map_part(live, actor, live.open(actor, path), 0, every, kind=mmap.MAP_PRIVATE)
     bind(memory, [node])
+    return _written(memory)
+
+
+def _written(memory: Memory) -> Parts:
+    """Write the number of some base pages into each of them, and return all of ``memory``."""
     for page in _some(memory):
         memory.touch(page, 1 + page)
-    return memory
+    return memory, range(memory.pages)
 
 
 def _numbered(live: Live, whole: Memory) -> Memory:

@@ -6,6 +6,7 @@ from itertools import pairwise, product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import FRAME, PRESENT, WORD, Memory
 from hugepage_qa.cases.memory_policy import MOVE_ALL, base_pages_of, bind, migrate, move_pages, nodes_of
 from hugepage_qa.cases.merged_pages import (
@@ -66,8 +67,8 @@ def each_node_alone(live: Live) -> None:
 
 @BY_NODE.case(
     "when nobody maps what KSM has merged any more pages_shared is 0, and merge_across_nodes and max_page_sharing take"
-    " another value, the first time that it is written, also while a pipe has one of the frames; what comes out of the"
-    " pipe is what went in",
+    " another value, the first time that it is written, also while a pipe has one of the frames, or when it has let it"
+    " go since; what comes out of the pipe is what went in",
     f"{KSM_DOC} merge_across_nodes, max_page_sharing, pages_shared; vmsplice(2); mm/ksm.c merge_across_nodes_store(),"
     " max_page_sharing_store(), remove_stable_node()",
 )
@@ -78,8 +79,8 @@ def changed_while_a_frame_is_held(live: Live) -> None:
     def shared() -> int | None:
         return read_integer(tree, f"{DIRECTORY}/pages_shared")
 
-    for path, value in ((_ACROSS, "0"), (_LIMIT, _LESS)):
-        _set_across(live, "1")
+    for (path, value), is_held in product(((_ACROSS, "0"), (_LIMIT, _LESS)), (True, False)):
+        _set_across(live, "1", limit=_NO_LIMIT)
         memory, equal = huge_pages(live), huge_pages(live)
         expect_all_merged(live, memory, equal)
         actor = memory.actor
@@ -90,12 +91,23 @@ def changed_while_a_frame_is_held(live: Live) -> None:
         memory.unmap()
         # ksmd takes them off the count when it comes by
         live.expect("pages_shared when all is unmapped", 0, live.host.last_look(shared, (0).__eq__, _GONE_SECONDS))
-        with live.about(f"/{path}"):
+        # what it meets then it forgets
+        live.host.write(_RUN, "0")
+        with live.about(f"/{path}, held {is_held}"):
+            if not is_held:
+                _expect_first_word(live, actor, reader)
+                # it has taken it out, and a batch of a CPU may have it
+                drain_lru_batches(live, actor)
             live.expect_success(live.host.write, path, value)
             live.expect("its value", int(value), read_integer(tree, path))
-        _count, (word,) = actor.call_with_buffers("read", reader, bytes(WORD), WORD)
-        live.expect("what comes out of the pipe", 1, live.host.uapi.unpack("Q", word)[0])
+            if is_held:
+                _expect_first_word(live, actor, reader)
         actor.end()
+
+
+def _expect_first_word(live: Live, actor: Actor, reader: int) -> None:
+    _count, (word,) = actor.call_with_buffers("read", reader, bytes(WORD), WORD)
+    live.expect("what comes out of the pipe", 1, live.host.uapi.unpack("Q", word)[0])
 
 
 @BY_NODE.case(
@@ -186,10 +198,12 @@ def _put_back(host: Host, before: Mapping[str, str]) -> None:
         host.write(path, value)
 
 
-def _set_across(live: Live, across: str) -> None:
-    """Unmerge all, have pages be merged by node or not, and merge again."""
+def _set_across(live: Live, across: str, limit: str | None = None) -> None:
+    """Unmerge all, have pages be merged by node or not, and up to a ``limit`` if there is one, and merge again."""
     live.host.write(_RUN, "2")
     live.host.write(_ACROSS, across)
+    if limit:
+        live.host.write(_LIMIT, limit)
     live.host.write(_RUN, "1")
 
 

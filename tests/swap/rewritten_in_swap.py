@@ -1,18 +1,23 @@
-"""Memory that keeps its place in swap while it is only read, and is written to this place again with something else."""
+"""Memory that keeps its place in swap while it is only read: it is written there again, or is needed no more."""
 
+import mmap
 import os
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.folio_layout import expect_folios
+from hugepage_qa.cases.frames import SWAP_CACHE, kpageflags
 from hugepage_qa.cases.group_memory import actor_in, leave_memory
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.lru_batches import drain_lru_batches
 from hugepage_qa.cases.mapped_memory import WORD, Memory
-from hugepage_qa.cases.swapped import need_swap, swap_to_a_device
+from hugepage_qa.cases.swapped import need_swap, swap_out, swap_to_a_device
 from hugepage_qa.cases.thp_memory import map_aligned, mapped_huge, pmd_size
-from hugepage_qa.cases.thp_policy import set_policy, sizes_in_turn
+from hugepage_qa.cases.thp_policy import base_pages, huge_pages, set_policy, sizes_in_turn
 from hugepage_qa.kernel.thp import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MADV_NOHUGEPAGE
+from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 REWRITTEN = Area("swap/rewritten-in-swap", sizes=Sizes.ONCE)
@@ -95,6 +100,46 @@ def one_word_alone(live: Live) -> None:
                 found = memory.actor.nonzero(memory.address, memory.length, WORD)
                 live.expect("words that are not zero", len(words), found)
             memory.actor.end()
+
+
+@REWRITTEN.case(
+    "of what came back from swap and was only read, so that it has its place there still, huge pages or base pages,"
+    " MADV_FREE lets the kernel take all of its range, wherever that begins and ends, and nothing else",
+    "madvise(2) MADV_FREE; Documentation/filesystems/proc.rst LazyFree; mm/madvise.c madvise_free_pte_range()",
+    since="5.4",  # MADV_PAGEOUT
+)
+def freed_with_a_place_in_swap(live: Live) -> None:
+    let_rest(live)
+    size, base = pmd_size(live), live.base_page
+    need_swap(live, _ROOM * size)
+    # what was a huge page comes back as base pages
+    for make, start, length in (
+        (base_pages, 0, base),
+        (base_pages, size // 2, size),
+        (huge_pages, base, 2 * size - base),
+    ):
+        memory = make(live, 2)
+        swap_out(live, memory, memory.length)
+        memory.expect_filled()
+        _need_places_in_swap(live, memory)
+
+        def lazy(memory: Memory = memory, start: int = start, length: int = length) -> int:
+            memory.actor.call("madvise", memory.address + start, length, mmap.MADV_FREE)
+            drain_lru_batches(live, memory.actor)
+            return memory.smaps().fields["LazyFree"]
+
+        with live.about(f"{make.__name__}, {length} bytes from {start} on"):
+            # what is being written to swap still, or is in a batch of another CPU, is passed over for a moment
+            live.expect("LazyFree", length, live.host.last_look(lazy, length.__eq__))
+        memory.actor.end()
+
+
+def _need_places_in_swap(live: Live, memory: Memory) -> None:
+    """Raise CannotRun where memory that was read back has no place in swap any more, but for a few base pages."""
+    frames = memory.present_frames(memory.pages)
+    kept = sum(bool(flags & SWAP_CACHE) for flags in kpageflags(live, memory.actor, frames))
+    if kept * live.base_page < memory.length * 3 // 4:
+        raise CannotRun("this kernel gives up the place in swap of what it reads from there")
 
 
 def _expect_pages(live: Live, memory: Memory, page: int) -> None:

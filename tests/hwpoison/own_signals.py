@@ -7,18 +7,22 @@ from itertools import product
 from typing import Final
 
 from hugepage_qa.cases.broken_memory import (
+    EHWPOISON,
     break_in_use,
     break_page,
     expect_broken,
     mended_at_the_end,
     need_mending,
 )
+from hugepage_qa.cases.broken_while_held import need_to_get_it_back
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.pinned_pages import pipe_with
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
-from hugepage_qa.cases.thp_policy import huge_pages, set_policy
+from hugepage_qa.cases.thp_policy import huge_pages, map_in_parts, set_policy
+from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, shared_huge_pages
 from hugepage_qa.kernel.uapi import (
     MADV_HWPOISON,
     MADV_NOHUGEPAGE,
@@ -31,7 +35,7 @@ from hugepage_qa.kernel.uapi import (
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.version import KernelVersion
 
-OWN_SIGNALS = Area("hwpoison/own-signals", sizes=Sizes.BUDDY)
+OWN_SIGNALS = Area("hwpoison/own-signals", sizes=Sizes.BUDDY, uncleared=True)
 
 RULE = (
     "PR_MCE_KILL(2const); Documentation/mm/hwpoison.rst early kill, late kill; Documentation/admin-guide/sysctl/vm.rst"
@@ -96,6 +100,40 @@ def other_memory(live: Live) -> None:
         for choice, early_kill in _ROWS:
             with live.about(name):
                 _expect_told(live, make, choice, early_kill=early_kill)
+
+
+@OWN_SIGNALS.case(
+    "who says that a base page broke of a huge page that a pipe holds, so that it stays mapped, is told at once, and"
+    " once more each time that it says so again, where that base page is; each time it is EHWPOISON: whichever it is,"
+    " private or shared, mapped as a whole or in base pages",
+    "madvise(2) MADV_HWPOISON; mm/memory-failure.c kill_procs_now(), kill_accessing_process(), hwpoison_pte_range()",
+    sizes=Sizes.ONCE,
+    since="6.11",  # MF_ACTION_REQUIRED
+)
+def said_again(live: Live) -> None:
+    need_to_get_it_back(live)
+    let_only_pmd_inherit(live)
+    base = live.base_page
+    for make, is_whole, offset in product(
+        (huge_pages, shared_huge_pages), (True, False), (pmd_size(live) // 2, 0, pmd_size(live) - base)
+    ):
+        memory = make(live)
+        if not is_whole:
+            map_in_parts(live, memory)
+            memory.expect_filled()
+        pipe_with(live, memory)
+        part = Memory(live, memory.actor, memory.address + offset, 1, base)
+        with (
+            live.about(f"{make.__name__}, mapped as a whole {is_whole}, byte {offset}"),
+            # a kernel that keeps it apart may refuse
+            mended_at_the_end(live, part.frame(), memory.actor.end, may_be_refused=True),
+        ):
+            for time in range(1, 4):
+                live.expect_errno(EHWPOISON, break_page, live, part, 0, MADV_HWPOISON)
+                found = memory.actor.told_of_broken_memory()
+                told = found and (found.signal, found.code, found.address)
+                expected = signal.SIGBUS, _BUS_MCEERR_AR, part.address
+                live.expect(f"signal, code, address, time {time}", expected, told)
 
 
 def _base_page(live: Live, *, shared: bool) -> Memory:

@@ -2,11 +2,13 @@
 
 import os
 from functools import partial
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.file_contents import KnownFile
-from hugepage_qa.cases.large_folios import DISKS, block_size, file_case, parts_of_folios
+from hugepage_qa.cases.file_contents import Brought, KnownFile, bring
+from hugepage_qa.cases.large_folios import DISKS, SMALL_BLOCKS, block_size, file_case, parts_of_folios
 from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.mapped_memory import WORD
 from hugepage_qa.kernel.uapi import MADV_HUGEPAGE, MS_SYNC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -55,6 +57,50 @@ def stored_over_nothing(live: Live, file: KnownFile) -> None:
             file.store(memory, first, stored)
             memory.unmap()
             file.expect(f"with {stored} bytes stored at {first}")
+
+
+@case(
+    "what is stored behind the end of a file, in the rest of its last base page, is not of the file: when that is"
+    " longer, by ftruncate(2), by a write behind it or by fallocate(2), it is zero there, wherever in a folio that is,"
+    " also where it was mapped before",
+    "mmap(2); ftruncate(2); mm/truncate.c pagecache_isize_extended()",
+    on=(*DISKS, SMALL_BLOCKS),
+    by=(Brought.ADVISED,),
+    since="7.3",  # ext4 clears the rest of a block since, too (ext4_block_zero_eof())
+)
+def stored_behind_the_end(live: Live, file: KnownFile) -> None:
+    base, block, whole = live.base_page, block_size(live), file.contents.length
+    for end, grow in product((block - base // 4 * 3 + WORD, block // 2 + WORD, base // 2), _WAYS_TO_GROW):
+        with live.about(f"{end} bytes long, then longer by {grow.__name__[1:]}"):
+            file.write(0, whole)
+            file.truncate(end)
+            file.evict()
+            bring(file, Brought.ADVISED)
+            memory = file.map()
+            rest = -end % base
+            memory.actor.fill(memory.address + end, rest, WORD, 1)
+            grow(file, whole)
+            found = memory.actor.nonzero(memory.address + end, rest)
+            live.expect("words that are not zero where it was mapped before", 0, found)
+            memory.unmap()
+            file.expect("longer")
+
+
+def _ftruncate(file: KnownFile, length: int) -> None:
+    file.truncate(length)
+
+
+def _write(file: KnownFile, length: int) -> None:
+    file.contents.resize(length - WORD)
+    file.write(length - WORD, WORD)
+
+
+def _fallocate(file: KnownFile, length: int) -> None:
+    file.actor.call("fallocate", file.descriptor, 0, 0, length)
+    file.contents.resize(length)
+
+
+_WAYS_TO_GROW = _ftruncate, _write, _fallocate
 
 
 class ThpStoredFolios(LiveTest):

@@ -18,6 +18,8 @@ from hugepage_qa.sizes import MIB
 from hugepage_qa.version import KernelVersion
 
 DISKS = ("ext4", "xfs", "btrfs")
+#: an ext4 of which each base page has several blocks
+SMALL_BLOCKS = "ext4-small-blocks"
 EVERY = (*DISKS, TMPFS)
 #: base pages of 64 KiB have huge pages of half a GiB
 _LARGEST_BLOCK = 16 * MIB

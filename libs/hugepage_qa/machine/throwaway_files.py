@@ -125,14 +125,14 @@ class ThrowawayFiles:
         if file_system == _DISK_FILE_SYSTEM:
             return self.own_disk()
         if file_system not in self._disks:
-            device = self._find_disk(file_system)
-            for module in load_order(self._modules, [*_CHECKSUMS, file_system]):
+            device, kind = self._find_disk(file_system), MAKERS[file_system].file_system
+            for module in load_order(self._modules, [*_CHECKSUMS, kind]):
                 self._load(module)
             point = self.mount_point(file_system)
             try:
-                self._channel.ask("M", device, point, file_system, "")
+                self._channel.ask("M", device, point, kind, "")
             except OSError as error:
-                raise CannotRun(f"this kernel mounts no {file_system}: {error.strerror}") from error
+                raise CannotRun(f"this kernel mounts no {kind}: {error.strerror}") from error
             self._disks[file_system] = point
         return self._disks[file_system]
 

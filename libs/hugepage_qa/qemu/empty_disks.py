@@ -17,25 +17,29 @@ _SIZE = GIB
 
 @dataclass(frozen=True)
 class Maker:
-    """The program that makes a file system, and what it is told before the file."""
+    """The program that makes a file system, what it is told before the file, and the name to mount it by."""
 
     program: str
     options: tuple[str, ...]
+    file_system: str
 
     def find(self) -> str | None:
         """Return the path of the program, None where it is not installed."""
         return find_installed(self.program)
 
 
-#: file system -> what makes it
+#: disk -> what makes its file system; with small blocks several of them are a base page on each architecture
 MAKERS: Mapping[str, Maker] = {
-    "xfs": Maker("mkfs.xfs", ("-q", "-K")),
-    "btrfs": Maker("mkfs.btrfs", ("-q", "--nodiscard")),
+    "xfs": Maker("mkfs.xfs", ("-q", "-K"), "xfs"),
+    "btrfs": Maker("mkfs.btrfs", ("-q", "--nodiscard"), "btrfs"),
+    "ext4-small-blocks": Maker(
+        "mke2fs", ("-q", "-F", "-t", "ext4", "-b", "1024", "-E", "lazy_itable_init=1,nodiscard"), "ext4"
+    ),
 }
 
 
 def empty_disks(cache: Path) -> dict[str, Path]:
-    """Return file system -> image of a disk with it, for those whose maker is installed; made once below ``cache``.
+    """Return disk -> image of it, with its file system, for those whose maker is installed; made once below ``cache``.
 
     Raises InputError where a maker fails.
     """

@@ -57,8 +57,13 @@ def test_the_real_makers_understand_what_they_are_told(tmp_path: Path, name: str
     if MAKERS[name].find() is None:
         pytest.skip(f"{MAKERS[name].program} is not installed")
     image = empty_disks(tmp_path)[name]
-    # fs/xfs/libxfs/xfs_format.h XFS_SB_MAGIC; include/uapi/linux/btrfs_tree.h BTRFS_MAGIC
-    place, magic = {"xfs": (0, b"XFSB"), "btrfs": (0x10040, b"_BHRfS_M")}[name]
+    # fs/xfs/libxfs/xfs_format.h XFS_SB_MAGIC; include/uapi/linux/btrfs_tree.h BTRFS_MAGIC; include/uapi/linux/magic.h
+    # EXT4_SUPER_MAGIC
+    place, magic = {
+        "xfs": (0, b"XFSB"),
+        "btrfs": (0x10040, b"_BHRfS_M"),
+        "ext4-small-blocks": (0x438, b"\x53\xef"),
+    }[name]
     with image.open("rb") as file:
         file.seek(place)
         assert file.read(len(magic)) == magic

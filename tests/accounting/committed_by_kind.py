@@ -109,7 +109,10 @@ def made_writable(live: Live) -> None:
             with live.about(f"{kind}, mapped with {prot}, {pages} huge pages from {first} on {name}"):
                 is_writable = name != "made writable"
                 prepare = partial(_unwritable, live, actors, kind, prot, (first, pages), is_writable)
-                expect_change(live, {"Committed_AS": change}, prepare, act)
+                memory = expect_change(live, {"Committed_AS": change}, prepare, act)
+                if name == "made writable":
+                    memory.touch()
+                    live.expect("what is stored there then", 1, memory.read())
 
 
 def _unwritable(

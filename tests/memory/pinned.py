@@ -164,7 +164,7 @@ def pinned_thp_is_not_shared(live: Live) -> None:
         if divided == "before":
             unmap()
         about = f"{make.__name__}, pinned at {place}, divided {divided}"
-        with live.about(about), pinned(live, memory, (place, base)):
+        with live.about(about), pinned(live, Memory(live, memory.actor, memory.address + place, 1, base)):
             if divided == "afterwards":
                 unmap()
             frame = memory.frame(place)

@@ -164,14 +164,13 @@ class Pin:
 
 
 @contextmanager
-def pinned(live: Live, memory: Memory, *parts: tuple[int, int]) -> Iterator[Pin]:
-    """Pin the first base page of ``memory``, or ``parts`` of it, meanwhile; they stay mapped until then.
+def pinned(live: Live, memory: Memory) -> Iterator[Pin]:
+    """Pin the first base page of ``memory`` meanwhile, to be read and written; it stays mapped until then.
 
-    The first base page can be read and written through the pin, if it is among them.
     Raises Refused, and CannotRun where the kernel has no io_uring or the machine forbids it.
     """
     pin = Pin(live, memory)
-    pin.hold(*parts)
+    pin.hold()
     try:
         yield pin
     finally:

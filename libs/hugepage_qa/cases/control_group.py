@@ -211,8 +211,12 @@ def _expect_root_alone(live: Live, controller: str) -> None:
     def groups() -> int:
         return read_controllers(live.host)[controller].groups
 
-    live.host.wait_until(lambda: groups() == _ROOT_ALONE, _BUSY_SECONDS)
-    live.expect(f"groups of {controller} in /proc/cgroups", _ROOT_ALONE, groups())
+    found = live.host.last_look(groups, _ROOT_ALONE.__eq__, _REMEMBERED_SECONDS)
+    if found != _ROOT_ALONE:
+        # what a file system looked up on a disk for a group is charged to that, and held until it is reclaimed
+        live.make_room()
+        found = live.host.last_look(groups, _ROOT_ALONE.__eq__, _BUSY_SECONDS)
+    live.expect(f"groups of {controller} in /proc/cgroups", _ROOT_ALONE, found)
 
 
 def _expect_unmounted(live: Live, controller: str, point: str) -> None:

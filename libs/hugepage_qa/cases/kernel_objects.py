@@ -14,6 +14,7 @@ from hugepage_qa.machine.host import ObservedTree
 from hugepage_qa.oracle.compare import Difference
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.oracle.rules import THP_DOC, Rule
+from hugepage_qa.version import KernelVersion
 
 OBJECTS_FREED = Rule(
     "objects-freed",
@@ -42,8 +43,9 @@ _MAY_STAY = {
     "userfaultfd_ctx_cache": 0,
     "vm_area_struct": 2,
 }
-#: groups of version 2 that were removed, and are held: cgroup.stat tells of all as vmstat does of pages
-_DYING = "nr_dying_descendants"
+#: groups of version 2 that were removed, and are held: cgroup.stat tells of all as vmstat does of pages. Before
+#: 0ff67f990bd4 a CPU could keep 64 slots of swap that were given back, with the groups that they were charged to
+_DYING, _DYING_SINCE = "nr_dying_descendants", KernelVersion(6, 15)
 _GROUPS = "sys/fs/cgroup/cgroup.stat"
 #: huge pages of each size that are anonymous memory now, since 6.12 (hugepages-*/stats)
 _ANON = "nr_anon"
@@ -61,7 +63,9 @@ def count_objects(live: Live) -> Mapping[str, int]:
     if _OF_TMPFS in counts:
         counts[_OF_TMPFS] -= live.host.file_system("/").taken_files
     groups = read_vmstat(tree, _GROUPS).get(_DYING)
-    return counts if groups is None else counts | {_DYING: groups}
+    if groups is not None and live.kernel_version >= _DYING_SINCE:
+        counts[_DYING] = groups
+    return counts
 
 
 def _of_sizes(live: Live) -> dict[str, int]:

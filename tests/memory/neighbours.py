@@ -200,8 +200,9 @@ def only_place_that_is_left(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def only_place_for_ordinary_memory(live: Live) -> None:
-    actor = live.actor()
-    _expect_in_the_only_place(live, actor, {"private": -1, "shared": -1, "tmpfs": nameless_file(live, actor, "always")})
+    size, actor = pmd_size(live), live.actor()
+    kinds = {"private": -1, "shared": -1, "tmpfs": nameless_file(live, actor, "always")}
+    _expect_in_the_only_place(live, actor, size, kinds)
 
 
 @NEIGHBOURS.case(
@@ -211,14 +212,14 @@ def only_place_for_ordinary_memory(live: Live) -> None:
     sizes=Sizes.ONCE,
 )
 def only_place_for_a_file(live: Live) -> None:
-    actor = live.actor()
+    size, actor = pmd_size(live), live.actor()
     file = open_file(live, live.host.disk("ext4"), actor, live.host.uapi.o_tmpfile | os.O_RDWR)
-    _expect_in_the_only_place(live, actor, {"private": file.descriptor, "shared": file.descriptor})
+    _expect_in_the_only_place(live, actor, size, {"private": file.descriptor, "shared": file.descriptor})
 
 
-def _expect_in_the_only_place(live: Live, actor: Actor, kinds: Mapping[str, int]) -> None:
-    """Expect memory of each kind, of a file or of none, to be mapped where alone ``actor`` has room for it."""
-    base, size = live.base_page, pmd_size(live)
+def _expect_in_the_only_place(live: Live, actor: Actor, size: int, kinds: Mapping[str, int]) -> None:
+    """Expect up to ``size`` bytes of each kind, of a file or none, to be mapped where alone ``actor`` has room."""
+    base = live.base_page
     start = max(take_all_addresses(live, actor))
     for (name, file), pages, offset in product(kinds.items(), (1, size // base - 1, size // base), (0, 1)):
         place = Memory(live, actor, start + offset * base, pages, base)

@@ -1,5 +1,6 @@
 """Cases on transparent huge pages fail where smaps shows other huge pages, and where a refusal does not come."""
 
+import errno
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +54,7 @@ _WITHOUT_HUGE_PAGES = {
     "counted-text",
     "denied-and-forced-without-a-mapping",
     # flags of base pages, and counters of what is locked
+    "merged-and-brought-from-swap",
     "unlocked-in-parts",
     "with-a-hole",
     "eligible",
@@ -250,7 +252,8 @@ def test_the_huge_pages_of_every_process_are_looked_at(recorded: Recorded) -> No
 @pytest.mark.parametrize("recorded", RECORDED, ids=str)
 def test_a_write_that_should_be_refused_is_not_taken(recorded: Recorded) -> None:
     for event in recorded.events:
-        if event["operation"] == "write" and "errno" in event:
+        # memory.reclaim says EAGAIN where not all is out yet, and the case looks at what is
+        if event["operation"] == "write" and event.get("errno", errno.EAGAIN) != errno.EAGAIN:
             taken = {key: value for key, value in event.items() if key != "errno"} | {"result": None}
             judgement, _told = lied_to(recorded, instead(event, taken))
             assert judgement.verdict is Verdict.FAIL, event

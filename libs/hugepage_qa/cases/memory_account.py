@@ -44,12 +44,7 @@ _OF_PROCESSES = (
     "nr_unevictable",
 )
 #: of which those that the suite itself has in the machine have some, too, in base pages
-_OF_PROCESSES_AND_OURS = (
-    "nr_anon_pages",
-    "nr_mapped",
-    "nr_swapcached",
-    "nr_page_table_pages",
-)
+_OF_PROCESSES_AND_OURS = ("nr_anon_pages", "nr_mapped", "nr_swapcached", "nr_page_table_pages")
 #: of all nodes together, since what the suite has stored may move; of the lists a page goes from one to the other
 _STORED, _LISTS = "nr_shmem", ("nr_active_anon", "nr_inactive_anon")
 #: bytes that were promised

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import product
 from operator import eq
 
-from hugepage_qa.cases.added_up import add_up_counters
+from hugepage_qa.cases.added_up import add_up_counters, tells_of_pages_in_use
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
@@ -93,11 +93,7 @@ def on_the_node_of_pool_pages(live: Live) -> None:
     for node in nodes:
         _page_taken_on(live, node, node)
     before = _of_nodes(live)
-    if not all(before[node, _OF_POOLS] for node in nodes):
-        if not live.has_bug(Quirk.NR_HUGETLB_LOST):
-            live.fail(
-                f"{_OF_POOLS} of nodes with a page in use", "more than 0", [before[node, _OF_POOLS] for node in nodes]
-            )
+    if not tells_of_pages_in_use(live, (before[node, _OF_POOLS] for node in nodes)):
         raise CannotRun(f"{_OF_POOLS} reads 0 with a page in use: pages that were not had, or moved, are out of it")
     for near, node, shared in product(nodes, nodes, (False, True)):
         with live.about(f"node {node}, taken on node {near}, shared {shared}"):

@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Callable, Mapping
 
-from hugepage_qa.cases.added_up import add_up_counters
+from hugepage_qa.cases.added_up import add_up_counters, tells_of_pages_in_use
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import open_file
 from hugepage_qa.cases.live import Live
@@ -44,7 +44,7 @@ def a_moved_page_in_nr_hugetlb(live: Live) -> None:
         live.reserve(2, node)
     moving, _stays = (filled_page_on(live, node) for node in nodes)
     before = [_nr_hugetlb(live, node) for node in nodes]
-    if not all(before):
+    if not tells_of_pages_in_use(live, before):
         raise CannotRun("nr_hugetlb reads 0 with a page in use: other pages that moved, or were not had, are out of it")
     live.expect("status of move_pages", there, move_page(moving, 0, there))
     more = tuple(_nr_hugetlb(live, node) - count for node, count in zip(nodes, before, strict=True))

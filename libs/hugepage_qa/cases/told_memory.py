@@ -1,6 +1,6 @@
 """What smaps and numa_maps tell of memory, whatever was done to it: it is what its page table has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hugepage_qa.cases.frames import zeroes_among
 from hugepage_qa.cases.live import Live
@@ -59,6 +59,10 @@ def _look(live: Live, memory: Memory) -> list[tuple[int, _Told, _Told]]:
         swapped = sum(bool(entry & SWAPPED) for entry in entries[first:end])
         expected = {"Rss": present * base, "parts of Rss": present * base}
         found = {"Rss": mapping.rss, "parts of Rss": sum(mapping.fields[part] for part in _PARTS)}
+        # not each whole one has to be mapped as such
+        told, whole = mapping.anon_huge_pages + mapping.shmem_pmd_mapped, _in_whole_pages(memory, entries, first, end)
+        expected |= {"in huge pages": min(told, whole)}
+        found |= {"in huge pages": told}
         if on_nodes is not None:
             expected |= {"numa_maps": present * base}
             found |= {"numa_maps": pages.get(mapping.start, 0)}
@@ -70,3 +74,13 @@ def _look(live: Live, memory: Memory) -> list[tuple[int, _Told, _Told]]:
             found |= {"Swap": mapping.fields["Swap"]}
         seen.append((mapping.start, expected, found))
     return seen
+
+
+def _in_whole_pages(memory: Memory, entries: Sequence[int], first: int, end: int) -> int:
+    """Return how many bytes of the base pages from ``first`` to ``end`` make up whole huge pages."""
+    pages = len(entries) // memory.pages
+    whole = 0
+    for start in range(-(-first // pages) * pages, end - pages + 1, pages):
+        frames = [entry & FRAME if entry & PRESENT else -1 for entry in entries[start : start + pages]]
+        whole += frames[0] % pages == 0 and frames == list(range(frames[0], frames[0] + pages))
+    return whole * memory.size

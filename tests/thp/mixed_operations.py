@@ -12,11 +12,13 @@ from random import Random
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.clear_refs import CLEAR_REFS_ALL, CLEAR_REFS_SOFT_DIRTY, clear_refs
+from hugepage_qa.cases.debugfs import find_in_debugfs
 from hugepage_qa.cases.drawn_program import DrawnProgram, Operation, Part
 from hugepage_qa.cases.fragmentation import with_blocks
 from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import Memory
+from hugepage_qa.cases.memory_policy import MOVE, MOVE_ALL, move_pages
 from hugepage_qa.cases.swapped import need_swap
 from hugepage_qa.cases.thp_memory import (
     allow_on_advice,
@@ -47,6 +49,10 @@ MIXED = Area("thp/mixed-operations", sizes=Sizes.ONCE, uncleared=True)
 SOURCE = (
     f"{THP_DOC}; madvise(2); mprotect(2); mremap(2); fork(2); mm/huge_memory.c __split_huge_pmd(), move_huge_pmd(),"
     " copy_huge_pmd(), change_huge_pmd(), do_huge_pmd_wp_page()"
+)
+MOVED_SOURCE = (
+    f"{SOURCE}; move_pages(2); mm/migrate.c remove_migration_pte(), set_pmd_migration_entry(); mm/huge_memory.c"
+    " split_huge_pages_write()"
 )
 _PAGES = 2
 _PROGRAMS = 3
@@ -158,6 +164,38 @@ class _Program(DrawnProgram):
         expect_told_alike(self.live, self.one.memory)
 
 
+class _MovingProgram(_Program):
+    """These, and what leaves all as it is: pages of ``memory`` move to other nodes, and huge ones are split."""
+
+    def __init__(
+        self, live: Live, memory: Memory, random: Random, *, unit: int, most_processes: int, file: int | None
+    ) -> None:
+        super().__init__(live, memory, random, unit=unit, most_processes=most_processes, file=file)
+        self._splitting = find_in_debugfs(live, "split_huge_pages")
+
+    def operations(self) -> Sequence[Operation]:
+        """Return what may be done: two of five times what other programs have not."""
+        others = super().operations()
+        return [*others, *[self._change_node, self._split] * (len(others) // 3)]
+
+    def _change_node(self, pages: range) -> None:
+        """Have pages be on another node, those that others have, too, or none of these."""
+        node = self.live.nodes[self.random.randrange(2)]
+        flags = (MOVE, MOVE_ALL)[self.random.randrange(2)]
+        self.tell(f"move with {flags} to node {node}", pages)
+        address, length = self.place(pages)
+        addresses = range(address, address + length, self.unit)
+        move_pages(self.one.memory.actor, addresses, [node] * len(addresses), flags)
+
+    def _split(self, pages: range) -> None:
+        """Have huge pages become base pages, or pages of a smaller size where the kernel knows of these (6.9)."""
+        order = self.random.randrange(2) * self.random.randrange(9)
+        self.tell(f"split to order {order}", pages)
+        address, length = self.place(pages)
+        which = f"{self.one.memory.actor.pid},{address:#x},{address + length:#x},{order}"
+        self.live.host.write(self._splitting, which)
+
+
 @MIXED.case(
     "private memory of huge pages holds what was written there last, for each process its own, zeroes where it was"
     " given back or mapped anew, and is used as its protection says, whatever is done to parts of it in any order",
@@ -188,33 +226,58 @@ def anything_done_to_all_sizes(live: Live) -> None:
     f"{SOURCE}; mm/shmem.c; mm/khugepaged.c collapse_file()",
 )
 def anything_done_to_shared_memory(live: Live) -> None:
+    _run_shared(live, 2 * _PROGRAMS)
+
+
+@MIXED.case(
+    "private memory of huge pages holds what was written there last, for each process its own, and is used as its"
+    " protection says, also where pages of it, and parts of pages, are moved to other nodes, and split, meanwhile",
+    MOVED_SOURCE,
+    nodes=2,
+)
+def anything_done_to_private_memory_that_moves(live: Live) -> None:
+    set_policy(live, "madvise")
+    _run_private(live, 3 * _PROGRAMS, _MovingProgram)
+
+
+@MIXED.case(
+    "shared memory of huge pages holds for all processes what one of them wrote there last, also where pages of it, and"
+    " parts of pages, are moved to other nodes, and split, meanwhile",
+    f"{MOVED_SOURCE}; mm/shmem.c",
+    nodes=2,
+)
+def anything_done_to_shared_memory_that_moves(live: Live) -> None:
+    _run_shared(live, 4 * _PROGRAMS, _MovingProgram)
+
+
+def _run_private(live: Live, first: int, kind: type[_Program] = _Program) -> None:
+    let_rest(live)
+    need_swap(live, _MOST_PROCESSES * _PAGES * pmd_size(live))
+    for number in range(first, first + _PROGRAMS):
+        _run(live, map_aligned(live, _PAGES, pmd_size(live), advice=MADV_HUGEPAGE), number, kind)
+
+
+def _run_shared(live: Live, first: int, kind: type[_Program] = _Program) -> None:
     let_rest(live)
     allow_on_advice(live)
     # Linux 6.1 shows no huge pages that wait for a fault (balanced-pages-missed)
     let_nothing_be_balanced(live)
     need_swap(live, _PAGES * pmd_size(live))
-    for number in range(2 * _PROGRAMS, 3 * _PROGRAMS):
+    for number in range(first, first + _PROGRAMS):
         actor = live.actor()
         file = actor.call("memfd_create", "hugepage-qa", 0)
         memory = map_start(live, actor, file, _PAGES)
         memory.advise(MADV_HUGEPAGE)
-        _run(live, memory, number, file)
+        _run(live, memory, number, kind, file)
 
 
-def _run_private(live: Live, first: int) -> None:
-    let_rest(live)
-    need_swap(live, _MOST_PROCESSES * _PAGES * pmd_size(live))
-    for number in range(first, first + _PROGRAMS):
-        _run(live, map_aligned(live, _PAGES, pmd_size(live), advice=MADV_HUGEPAGE), number)
-
-
-def _run(live: Live, memory: Memory, number: int, file: int | None = None) -> None:
+def _run(live: Live, memory: Memory, number: int, kind: type[_Program], file: int | None = None) -> None:
     with_blocks(live, memory.size, _PAGES * _MOST_PROCESSES)
     fill_in_huge_pages(live, memory)
     live.expect("memory in huge pages before", memory.length, mapped_huge(memory))
     with live.about(f"program {number}"):
         random = Random(number)  # noqa: S311 - what is done, no secret
-        program = _Program(live, memory, random, unit=live.base_page, most_processes=_MOST_PROCESSES, file=file)
+        program = kind(live, memory, random, unit=live.base_page, most_processes=_MOST_PROCESSES, file=file)
         program.run(_OPERATIONS, _LOOK_AFTER)
 
 

@@ -7,9 +7,9 @@ from functools import partial
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.control_group import ControlGroup, Version, new_group
 from hugepage_qa.cases.frames import MLOCKED, UNEVICTABLE
-from hugepage_qa.cases.group_memory import actor_in, give_what_is_in_swap
+from hugepage_qa.cases.group_memory import actor_in, give_what_is_in_swap, leave_memory, swapping_groups
 from hugepage_qa.cases.live import Live
-from hugepage_qa.cases.locked_flags import expect_locked_pages
+from hugepage_qa.cases.locked_flags import expect_locked_pages, read_locked_flags
 from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.merged_pages import expect_all_merged, start_merging
 from hugepage_qa.cases.swapped import need_swap, swapped
@@ -18,6 +18,7 @@ from hugepage_qa.cases.thp_policy import advised
 from hugepage_qa.kernel.ksm import DIRECTORY
 from hugepage_qa.kernel.uapi import MADV_NOHUGEPAGE
 from hugepage_qa.machine.host import CannotRun
+from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -59,6 +60,35 @@ def merged_and_brought_from_swap(live: Live) -> None:
             expect_locked_pages(live, "brought from swap and unlocked", both[1], 0)
         for memory in both:
             memory.actor.end()
+
+
+@LOCKED_FROM_SWAP.case(
+    "base pages that were swapped out are locked and unevictable once mlock(2) has brought them back, or an access if"
+    " they are locked on fault, and no more when it unlocks them",
+    f"{DOC}; mm/memory.c do_swap_page() (9ae2feacedde)",
+    since="5.19",  # memory.reclaim
+)
+def brought_from_swap(live: Live) -> None:
+    need_swap(live, pmd_size(live))
+    group, _other = swapping_groups(live)
+    locked, unmarked = MLOCKED | UNEVICTABLE, Quirk.LOCKED_PAGES_FROM_SWAP_UNMARKED
+    found = dict[str, set[str]]()
+    for lock in _LOCKING:
+        memory = advised(live, 1, MADV_NOHUGEPAGE, actor=actor_in(live, group))
+        memory.fill()
+        leave_memory(live, memory, group)
+        lock(memory)
+        memory.expect_filled()
+        with live.about(lock.__name__):
+            found[lock.__name__] = read_locked_flags(live, memory, *[locked, 0] if live.has_bug(unmarked) else [locked])
+            if found[lock.__name__] == {hex(locked)}:
+                expect_locked_pages(live, "brought from swap", memory, locked)
+            memory.unlock()
+            expect_locked_pages(live, "brought from swap and unlocked", memory, 0)
+        memory.actor.end()
+    # at last: a known bug ends the case
+    expected, known = ({lock.__name__: {hex(flags)} for lock in _LOCKING} for flags in (locked, 0))
+    live.expect("MLOCKED and UNEVICTABLE of base pages brought from swap", expected, found, {unmarked: known})
 
 
 def _are_out(group: ControlGroup, memories: Sequence[Memory]) -> bool:

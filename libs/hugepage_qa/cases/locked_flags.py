@@ -12,6 +12,19 @@ def expect_locked_pages(live: Live, what: str, memory: Memory, locked: int) -> N
 
     What is part of a huge page has the flags of its first base page.
     """
+    found = read_locked_flags(live, memory, locked)
+    if found != {hex(locked)}:
+        # each of the others would be waited for as long
+        live.fail(f"MLOCKED and UNEVICTABLE of base pages {what}", {hex(locked)}, found)
+    if locked & UNEVICTABLE and "numa_maps" in live.host.names("proc/self"):
+        _expect_active(live, what, memory)
+
+
+def read_locked_flags(live: Live, memory: Memory, *right: int) -> set[str]:
+    """Return which of MLOCKED and UNEVICTABLE some base pages have, as soon as all have the same, which are ``right``.
+
+    These are the first, the last and some others of each huge page, or the first one where it is whole.
+    """
     count = memory.size // live.base_page
     is_huge = mapped_huge(memory) > 0
     places = (0,) if is_huge else (0, 1, count // 2, count - 1)
@@ -24,12 +37,7 @@ def expect_locked_pages(live: Live, what: str, memory: Memory, locked: int) -> N
         return {hex(flags & (MLOCKED | UNEVICTABLE)) for flags in kpageflags(live, memory.actor, frames)}
 
     # base pages may move between both looks, locked ones, too, and somebody may have them off their list for a moment
-    found = shown() if is_huge else live.host.last_look(shown, {hex(locked)}.__eq__)
-    if found != {hex(locked)}:
-        # each of the others would be waited for as long
-        live.fail(f"MLOCKED and UNEVICTABLE of base pages {what}", {hex(locked)}, found)
-    if locked & UNEVICTABLE and "numa_maps" in live.host.names("proc/self"):
-        _expect_active(live, what, memory)
+    return shown() if is_huge else live.host.last_look(shown, [{hex(flags)} for flags in right].__contains__)
 
 
 def _expect_active(live: Live, what: str, memory: Memory) -> None:

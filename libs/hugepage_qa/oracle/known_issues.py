@@ -67,6 +67,7 @@ class Quirk(Enum):
     BAD_BLOCK_TAKES_NEIGHBOURS = "bad-block-takes-neighbours"
     UNREADABLE_SWAP_COUNTED_TWICE = "unreadable-swap-counted-twice"
     SWAP_BY_FIRST_PAGE = "swap-by-first-page"
+    LOCKED_PAGES_FROM_SWAP_UNMARKED = "locked-pages-from-swap-unmarked"
 
     # of memory whose faults a program handles, recorded in known_userfault_issues.py
     UFFD_COPY_EXISTS = "uffd-copy-exists"

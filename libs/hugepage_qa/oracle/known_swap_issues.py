@@ -113,4 +113,16 @@ SWAP_ISSUES = by_quirk(
         since=KernelVersion(6, 12),
         seen="6.12.117, 7.3.4",
     ),
+    KnownIssue(
+        quirk=Quirk.LOCKED_PAGES_FROM_SWAP_UNMARKED,
+        summary="base pages that come back from swap to memory that is locked are neither mlocked nor unevictable, "
+        "where they come as new ones",
+        example="16 MiB of base pages in swap, mlock(2): Mlocked is 0 kB, and 16384 kB before 6.11; the pages are on "
+        "the lists that are reclaimed, until reclaim meets each of them and marks it",
+        cause="do_swap_page() adds a page that it has read as a new one by folio_add_new_anon_rmap(), where it added "
+        "it by folio_add_anon_rmap_ptes() before, which marks it; new pages are marked by folio_add_lru_vma(), and "
+        "that was done without the mapping when the page was read (9ae2feacedde)",
+        since=KernelVersion(6, 11),
+        seen="6.12.117, 7.3.4; right on 6.1.176",
+    ),
 )

@@ -62,6 +62,8 @@ class Left:
     inactive: int = 20
     committed: int = 0
     stored: int = 30
+    #: None where the kernel does not count them
+    struct_pages: int | None = None
 
 
 class CountingMachine(StillMachine):
@@ -104,7 +106,10 @@ class CountingMachine(StillMachine):
         if path == "proc/zoneinfo":
             return _ZONE.format(free=4000000 - left.missing // self.kind.base_page, listed=left.listed)
         if path == VMSTAT:
-            return _OF_ALL_NODES.format(**vars(left))
+            shown = _OF_ALL_NODES.format(**vars(left))
+            if self._left.struct_pages is None:
+                return shown
+            return f"{shown}nr_memmap_pages {left.struct_pages or 0}\n"
         if path.startswith(_NODE) and path.endswith("/vmstat"):
             return _COUNTERS[path.split("/")[-2]].format(**vars(left))
         return None
@@ -141,6 +146,8 @@ def _plus(found: re.Match[str], change: int) -> str:
         (Left(missing=2 * MIB, listed=612), None),
         (Left(missing=2 * MIB, cached=2 * MIB), None),
         (Left(missing=2 * MIB, more=8 * MIB), None),
+        (Left(more=8 * MIB, struct_pages=2048), None),
+        (Left(missing=2 * MIB, more=8 * MIB, struct_pages=2048), "memory that nobody has: expected 0 bytes more"),
         (Left(more=-4 * KIB), "MemTotal: expected"),
     ],
 )

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection
+from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.frames import COMPOUND_HEAD, COMPOUND_TAIL, HUGE, flags_from
@@ -84,7 +85,7 @@ def struct_pages_are_given_back(live: Live) -> None:
 @COUNTED.case(
     "nr_memmap_pages and nr_memmap_boot_pages lack together what pages gave back, those that come into a pool alone and"
     " those that come with others, until these are gone: some of a pool, all of it, also when new pages keep theirs by"
-    " then, and surplus ones",
+    " then, when some have theirs and some have not, and surplus ones",
     "mm/hugetlb_vmemmap.c free_vmemmap_page(), alloc_vmemmap_page_list(), since 15995a352474;"
     " hugetlb_vmemmap_optimize_folios()",
     since="6.11",
@@ -93,9 +94,11 @@ def counted_struct_pages(live: Live) -> None:
     need_struct_pages(live, live.size)
     need_struct_pages_elsewhere(live)
     pages = max(1, _USED // live.size)
-    for on, on_later in ((True, True), (True, False), (False, False)):
+    for on, on_later in product((True, False), repeat=2):
         optimize_struct_pages(live, on=on)
-        given = struct_pages(live, live.size) // live.base_page - 1 if on else 0
+        given, given_later = (
+            struct_pages(live, live.size) // live.base_page - 1 if gives else 0 for gives in (on, on_later)
+        )
         before = read_counted_struct_pages(live)
         if before is None:
             live.fail("nr_memmap_pages of /proc/vmstat", "a number", None)
@@ -106,9 +109,19 @@ def counted_struct_pages(live: Live) -> None:
                     f"struct pages with {number} in a pool", before - number * given, read_counted_struct_pages(live)
                 )
             optimize_struct_pages(live, on=on_later)
-            for left in sorted({pages - 1, pages // 2, 0}, reverse=True):
+            kept = pages // 2
+            for left in sorted({pages - 1, kept}, reverse=True):
                 live.set_nr(left)
                 live.expect(f"struct pages with {left} left", before - left * given, read_counted_struct_pages(live))
+            live.set_nr(pages)
+            both = kept * given + (pages - kept) * given_later
+            live.expect(
+                f"struct pages with {kept} left and {pages - kept} new ones",
+                before - both,
+                read_counted_struct_pages(live),
+            )
+            live.set_nr(0)
+            live.expect("struct pages with none left", before, read_counted_struct_pages(live))
         # what is lost is not waited for
         if not (live.is_gigantic or live.differences):
             optimize_struct_pages(live, on=on)

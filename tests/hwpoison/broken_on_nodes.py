@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import product
+from itertools import permutations, product
 
 from hugepage_qa.cases.broken_memory import break_in_use, hard_offline, need_memory_failure, out_of_use
 from hugepage_qa.cases.case import Area, Sizes
@@ -112,6 +112,33 @@ def surplus_pages(live: Live) -> None:
             live.overcommit(0)
             live.set_nr(0, node)
             live.expect_pool(nr=0, free=0)
+
+
+@ON_NODES.case(
+    "a free page that breaks is taken from the persistent ones of its node, although another node has a surplus page,"
+    " which that one keeps",
+    "Documentation/admin-guide/mm/hugetlbpage.rst surplus_hugepages; mm/hugetlb.c dissolve_free_hugetlb_folio()",
+    nodes=2,
+)
+def free_page_beside_a_surplus_page(live: Live) -> None:
+    need_memory_failure(live)
+    for here, there in permutations(live.nodes[:2]):
+        with live.about(f"node {here}"):
+            for node in (here, there):
+                require_no_free_page(live, node)
+            live.let_grow(1, there)
+            surplus = _mapped(live, there)
+            live.reserve(1, here)
+            memory = filled_page_on(live, here)
+            frame = memory.frames().pop()
+            memory.actor.end()
+            live.expect_pool(nr=2, free=1, surplus=1)
+            hard_offline(live, frame)
+            live.expect_pool(nr=1, free=0, surplus=1)
+            for node, pages in ((here, 0), (there, 1)):
+                live.expect_pool(node=node, nr=pages, free=0, surplus=pages)
+            surplus.expect_filled()
+            surplus.actor.end()
 
 
 def _mapped(live: Live, node: int | None) -> Memory:

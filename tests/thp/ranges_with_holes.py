@@ -14,7 +14,7 @@ from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import huge_pages
-from hugepage_qa.kernel.uapi import MADV_DONTDUMP, MADV_NOHUGEPAGE, MAP_FIXED
+from hugepage_qa.kernel.uapi import MADV_DONTDUMP, MADV_NOHUGEPAGE, MAP_FIXED, MS_SYNC
 from hugepage_qa.plugins.avocado_test import LiveTest
 
 HOLES = Area("thp/ranges-with-holes", sizes=Sizes.ONCE)
@@ -51,6 +51,25 @@ def advised_around_holes(live: Live) -> None:
             gone = parts if advice == mmap.MADV_DONTNEED else []
             _expect_held(live, memory, mapped, gone)
         memory.actor.end()
+
+
+@HOLES.case(
+    "who asks with mincore(2) for a range of which parts are not mapped, or has msync(2) or munlock(2) go through it,"
+    " gets ENOMEM, wherever they lie, and no error where all of it is mapped; nothing of it changes",
+    "mincore(2), msync(2), munlock(2) ENOMEM; mm/mincore.c do_mincore(); mm/msync.c; mm/mlock.c apply_vma_lock_flags()",
+)
+def asked_around_holes(live: Live) -> None:
+    let_rest(live)
+    memory, mapped = _with_holes(live)
+    actor = memory.actor
+    told = actor.mmap(memory.length // live.base_page, READ_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for start, end in _ranges(pmd_size(live), live.base_page):
+        has_hole = sum(max(min(end, last) - max(start, first), 0) for first, last in mapped) < end - start
+        place = memory.address + start, end - start
+        for call, further in (("mincore", (told,)), ("msync", (MS_SYNC,)), ("munlock", ())):
+            with live.about(f"{call} from {start} to {end}"):
+                _expect_outcome(live, errno.ENOMEM if has_hole else 0, partial(actor.call, call, *place, *further))
+    _expect_held(live, memory, mapped, [])
 
 
 @HOLES.case(

@@ -132,6 +132,24 @@ def hole(live: Live) -> None:
 
 
 @PRIVATE_COPIES.case(
+    "what private mappings with copies of some base pages of a file in huge pages have only read beside these is the"
+    " file's: it is no copy, and shows what is written to the file later; the copies do not",
+    "mmap(2) MAP_PRIVATE; mm/memory.c do_read_fault(), do_fault()",
+)
+def read_beside_copies(live: Live) -> None:
+    base = live.base_page
+    for each, kind in _files(live):
+        with live.about(kind):
+            parts = runs(set(range(each.shared.length // base)) - each.copied)
+            beside = [(run.start * base, len(run) * base) for run in parts]
+            for value in (1, _NEW_VALUE):
+                each.shared.fill(value)
+                wrong = [sum(memory.wrong(*part, value) for part in beside) for memory in each.private]
+                live.expect("words beside copies that are not the file's", [0] * len(each.private), wrong)
+                each.expect_copies(each.shared.length)
+
+
+@PRIVATE_COPIES.case(
     "who writes to a file in huge pages that a private mapping has as base pages gets a copy of the base page that he"
     " writes to, wherever in a huge page it lies and whether it was read before; no other one changes, nor the file",
     "mmap(2) MAP_PRIVATE; mm/memory.c wp_page_copy(), __wp_page_copy_user(), do_cow_fault()",

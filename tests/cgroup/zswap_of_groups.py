@@ -13,7 +13,7 @@ from hugepage_qa.cases.group_memory import expect_all_there, huge_pages_in
 from hugepage_qa.cases.group_statistics import ADDED_UP_SECONDS, read_statistics
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import Memory
-from hugepage_qa.cases.swapped import only_swap, swap_out, swap_to_a_device, turn_zswap_on
+from hugepage_qa.cases.swapped import only_swap, swap_out, swap_to_a_device, turn_zswap_on, zswap_knob
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import set_policy
 from hugepage_qa.kernel.uapi import MADV_PAGEOUT
@@ -80,7 +80,7 @@ def taken_and_refused(live: Live) -> None:
 
 @ZSWAP_OF_GROUPS.case(
     "where memory.zswap.writeback of a group, or of the one above it, is 0, nothing of it is written to swap that zswap"
-    " does not take: it stays in memory; with 1 it is written",
+    " does not take: it stays in memory; with 1 it is written, and while zswap is off, whatever it is",
     f"{DOC} memory.zswap.writeback; mm/memcontrol.c mem_cgroup_zswap_writeback_enabled(); mm/page_io.c swap_writeout()",
     since="6.11",  # that of the group above counts
 )
@@ -98,8 +98,13 @@ def written_to_swap(live: Live) -> None:
             memory.actor.end()
     base_pages = _PAGES * pmd_size(live) // live.base_page
     out = partial(swap_out, live, length=_PAGES * pmd_size(live))
-    memory = expect_change(live, {"pswpout": base_pages}, partial(huge_pages_in, live, group, _PAGES), out)
-    memory.expect_filled()
+    for is_on, writeback in ((True, "1"), (False, "1"), (False, "0")):
+        with live.about(f"zswap is on {is_on}, {_WRITEBACK} is {writeback}"):
+            live.set_knob(zswap_knob("enabled"), "NY"[is_on])
+            group.write(_WRITEBACK, writeback)
+            memory = expect_change(live, {"pswpout": base_pages}, partial(huge_pages_in, live, group, _PAGES), out)
+            memory.expect_filled()
+            memory.actor.end()
 
 
 @ZSWAP_OF_GROUPS.case(

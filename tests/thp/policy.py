@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Mapping
 from functools import partial
-from itertools import permutations
+from itertools import permutations, product
 from math import isqrt
 
 from hugepage_qa.cases.case import Area, Sizes
@@ -176,6 +176,11 @@ def values_that_are_shown(live: Live) -> None:
             tree = ObservedTree(live.host)
             live.expect(f"files after {word} was written to {path}", before | {path: word}, _selected(tree))
             live.expect(f"switches after {word} was written to {path}", switched, _switches(tree))
+    for path, word in product(switched, ("0", "1")):
+        live.host.write(path, word)
+        tree = ObservedTree(live.host)
+        live.expect(f"switches after {word} was written to {path}", switched | {path: word}, _switches(tree))
+        live.expect(f"files after {word} was written to {path}", before, _selected(tree))
 
 
 @POLICY.case(

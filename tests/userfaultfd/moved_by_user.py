@@ -167,6 +167,19 @@ def written_where_it_is(live: Live) -> None:
                     live.expect("base pages that were not, and count as written", [], left)
 
 
+@MOVES.case(
+    "a huge page of zeroes that UFFDIO_MOVE has moved counts as written since clear_refs was, where it is then",
+    f"{MOVE}; Documentation/admin-guide/mm/soft-dirty.rst; mm/huge_memory.c move_pages_huge_pmd()",
+    since="7.3",  # 6.12.117 does not mark it, and none between was run
+)
+def zeroes_written_where_they_are(live: Live) -> None:
+    let_rest(live)
+    span = 0, 0, pmd_size(live)
+    there, left = _soft_dirty(live, partial(huge_zeroes, live), span, is_out=False)
+    live.expect("base pages that were moved, and count as written", _base_pages(live, span), there)
+    live.expect("base pages that were not, and count as written", [], left)
+
+
 def _base_pages(live: Live, span: tuple[int, int, int]) -> list[range]:
     _start, to, length = span
     return [range(to // live.base_page, (to + length) // live.base_page)]

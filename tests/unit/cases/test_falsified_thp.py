@@ -17,6 +17,7 @@ from hugepage_qa.cases.result import Verdict
 _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( kB)$", re.MULTILINE)
 #: what they judge is Rss, counters, refusals or contents, and no huge page of a mapping
 _WITHOUT_HUGE_PAGES = {
+    "zeroes-written-where-they-are",
     "looked-at-in-vain",
     "on-a-device",
     "zeroes-and-others",

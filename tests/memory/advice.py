@@ -8,7 +8,7 @@ from itertools import product
 from hugepage_qa.cases.case import Area
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import forked
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.locked_bytes import LOCKED
 from hugepage_qa.kernel.ksm import has_ksm
 from hugepage_qa.kernel.uapi import (
@@ -24,6 +24,7 @@ from hugepage_qa.kernel.uapi import (
     MADV_WILLNEED,
     MADV_WIPEONFORK,
     MLOCK_ONFAULT,
+    PROT_NONE,
 )
 from hugepage_qa.machine.host import CannotRun
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -258,6 +259,24 @@ def remove_of_shared_pages(live: Live) -> None:
     live.expect_pool(nr=2, free=0)
     live.expect("the page beside it", 1, other.read(0))
     live.expect("the size of the file", 2 * live.size, file.size)
+
+
+@ADVICE.case(
+    "MADV_REMOVE makes a hole in a file through a mapping that may not be written just then, and may be allowed to be",
+    f"{REMOVE}; include/linux/mm.h vma_is_shared_maywrite() (e8e17ee90eaf)",
+    since="6.7",
+    pages=1,
+)
+def remove_through_a_read_only_mapping(live: Live) -> None:
+    file = new_memfd(live)
+    memory, other = file.map(1), file.map(1)
+    for prot in (mmap.PROT_READ, PROT_NONE):
+        memory.protect(READ_WRITE)
+        memory.fill(5)
+        memory.protect(prot)
+        memory.advise(mmap.MADV_REMOVE)
+        live.expect_pool(nr=1, free=1)
+        other.expect_zero()
 
 
 @ADVICE.case("MADV_REMOVE is for shared mappings", REMOVE, pages=1)

@@ -2,6 +2,7 @@
 
 import errno
 import mmap
+import signal
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -12,6 +13,7 @@ from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import WORD, Memory
 from hugepage_qa.cases.pinned_pages import Pin
+from hugepage_qa.cases.swapped import need_swap, swap_out
 from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
 from hugepage_qa.cases.thp_policy import base_pages, huge_pages, mapped_in_parts
 from hugepage_qa.cases.thp_shared_memory import map_file, mount_tmpfs
@@ -86,6 +88,38 @@ def _shared(sides: Sides, at: int) -> int:
         if start < end:
             source.fill_part(start, end - start)
     return errno.EBUSY
+
+
+@REFUSED.case(
+    "UFFDIO_MOVE puts no base page where UFFDIO_POISON has poisoned one, or where one is in swap (EEXIST): who reads"
+    " the one gets SIGBUS as before, the other comes back as it was, and what was to be moved stays",
+    f"{MOVE} EEXIST; ioctl_userfaultfd(2) UFFDIO_POISON; mm/userfaultfd.c move_pages_pte()",
+    since="6.8",
+)
+def onto_what_is_not_in_memory(live: Live) -> None:
+    let_rest(live)
+    base, size = live.base_page, pmd_size(live)
+    need_swap(live, _PAGES * size)
+    for in_swap, at in product((False, True), (0, base, size - base)):
+        with live.about(f"at {at}, in swap {in_swap}"):
+            sides = Sides.of(live, base_pages(live, _PAGES))
+            source, target = sides.source, sides.target
+            if in_swap:
+                _there(sides, at)
+                swap_out(live, target, base, at)
+            else:
+                sides.faults.poison(offset=at, length=base)
+            live.expect("bytes moved, and the error", (at, errno.EEXIST), sides.move_until(at))
+            live.expect("words that stay and changed", 0, source.wrong(at, source.length - at))
+            read = partial(target.actor.read, target.address + at)
+            if in_swap:
+                live.expect("what was there", _NEW_VALUE, read())
+            else:
+                live.expect_signal(signal.SIGBUS, read)
+            source.actor.end()
+        if live.differences:
+            # swapoff(2) would wait for ever for what was put in the place of a page in swap
+            break
 
 
 @REFUSED.case(

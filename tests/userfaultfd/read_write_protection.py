@@ -29,7 +29,7 @@ from hugepage_qa.cases.mapped_memory import Memory
 from hugepage_qa.cases.pagemap_scan import Is, Region, scan
 from hugepage_qa.cases.process_counters import process_status
 from hugepage_qa.cases.reached_from_outside import word_read_by
-from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, answer_to_api
+from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, answer_to_api, protected_pages
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor_threads import Came
 
@@ -156,6 +156,29 @@ def accessed_by_the_kernel(live: Live) -> None:
             Userfault(memory, Mode.READ_WRITE_PROTECTED, ASYNCHRONOUS, waits=True, of_kernel=True).read_write_protect()
             live.expect("word that another process reads", VALUE, word_read_by(live, live.actor(), memory, 0))
             expect_accessed(live, memory, (0, live.size))
+
+
+@CLOSED.case(
+    "that faults of closed memory are asynchronous has no effect on memory that is protected against writes, and the"
+    " other way round: who writes to the one, or accesses the other, is told and does not go on",
+    f"{DOC}, Setup; mm/userfaultfd.c userfaultfd_wp_async(), userfaultfd_rwp_async()",
+    since=SINCE,
+    pages=1,
+)
+def asynchronous_for_one_kind(live: Live) -> None:
+    protected, closed = Feature.PAGEFAULT_FLAG_WP | Feature.WP_HUGETLBFS_SHMEM, Feature.RWP
+    for shared in (False, True):
+        with filled_pages(live, 1, shared=shared) as memory, live.about("protected against writes"):
+            fault = Userfault(memory, Mode.WRITE_PROTECTED, protected | ASYNCHRONOUS)
+            fault.write_protect()
+            for writes, came in ((True, Came.SIGBUS), (False, Came.DONE)):
+                expect_access(live, memory, 0, came, writes=writes)
+            every = live.size // live.base_page
+            live.expect("base pages that pagemap shows as protected", every, len(protected_pages(memory)))
+            memory.expect_filled(VALUE)
+        with filled_pages(live, 1, shared=shared) as memory, live.about("closed"):
+            close(memory, closed | protected | Feature.WP_UNPOPULATED | Feature.WP_ASYNC)
+            expect_closed(live, memory, (0, live.size))
 
 
 @CLOSED.case(

@@ -56,7 +56,7 @@ def advised_around_holes(live: Live) -> None:
 @HOLES.case(
     "who asks with mincore(2) for a range of which parts are not mapped, or has msync(2) or munlock(2) go through it,"
     " gets ENOMEM, wherever they lie, and no error where all of it is mapped; nothing of it changes",
-    "mincore(2), msync(2), munlock(2) ENOMEM; mm/mincore.c do_mincore(); mm/msync.c; mm/mlock.c apply_vma_lock_flags()",
+    "mincore(2), msync(2), mlock(2) ENOMEM; mm/mincore.c do_mincore(); mm/msync.c; mm/mlock.c apply_vma_lock_flags()",
 )
 def asked_around_holes(live: Live) -> None:
     let_rest(live)

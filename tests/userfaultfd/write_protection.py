@@ -1,5 +1,6 @@
 """Huge pages whose writes a program forbids itself: userfaultfd(2), UFFDIO_WRITEPROTECT."""
 
+import mmap
 import signal
 from functools import partial
 from itertools import product
@@ -7,14 +8,14 @@ from itertools import product
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.hugetlb_files import new_memfd
 from hugepage_qa.cases.hugetlb_of_a_process import expect_hugetlb, forked
-from hugepage_qa.cases.live import Live
+from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import PRESENT, WORD, WRITE_PROTECTED, Memory, value_or_signal
 from hugepage_qa.cases.memory_policy import move_page, node_of
 from hugepage_qa.cases.pages_in_memory import in_memory
 from hugepage_qa.cases.reached_from_outside import word_read_by
 from hugepage_qa.cases.thp_memory import room_for
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault, protected_pages
-from hugepage_qa.kernel.uapi import MADV_DONTNEED
+from hugepage_qa.kernel.uapi import MADV_DONTNEED, PROT_NONE
 from hugepage_qa.oracle.known_issues import Quirk
 from hugepage_qa.plugins.avocado_test import LiveTest
 
@@ -73,8 +74,9 @@ def protected_while_it_moves(live: Live) -> None:
 
 
 @PROTECTION.case(
-    "a page that is protected before it is there, a private one, too, is read as zero and not written",
-    f"{DOC} Write Protect Notifications; mm/hugetlb.c hugetlb_change_protection()",
+    "a page that is protected before it is there, a private one, too, is read as zero and not written, also when"
+    " mprotect(2) has forbidden and allowed all of it meanwhile",
+    f"{DOC} Write Protect Notifications; mprotect(2); mm/hugetlb.c hugetlb_change_protection()",
     since="5.19",
     pages=1,
 )
@@ -83,6 +85,9 @@ def protected_before_it_is_there(live: Live) -> None:
         memory = live.map(1, shared=shared)
         fault = Userfault(memory, Mode.WRITE_PROTECTED, Feature.WP_HUGETLBFS_SHMEM)
         fault.write_protect()
+        for prot in (PROT_NONE, mmap.PROT_READ, READ_WRITE):
+            expect_protected(live, memory)
+            memory.protect(prot)
         expect_protected(live, memory)
         live.expect_signal(signal.SIGBUS, memory.touch)
         memory.expect_zero()

@@ -99,9 +99,9 @@ def pieces_elsewhere(live: Live) -> None:
 
 
 @SPLITS.case(
-    "a file of a tmpfs is split to every order that the kernel offers, all of it into folios of that order, and holds"
-    " what it held",
-    f"{IN_A_FILE}; {THP_DOC}",
+    "a file of a tmpfs is split to every order that the kernel offers, by its name, and by where a process has mapped"
+    " it, all of it into folios of that order, and holds what it held",
+    f"{IN_A_FILE}; {IN_A_PROCESS}; {THP_DOC}",
     since="6.15",  # before, shared memory was split to base pages alone
 )
 def file_to_orders(live: Live) -> None:
@@ -109,18 +109,20 @@ def file_to_orders(live: Live) -> None:
     point = mount_tmpfs(live, "always")
     pages, names = pmd_size(live) // live.base_page, count()
 
-    def split(order: int) -> Memory:
+    def split(order: int, *, by_name: bool) -> Memory:
         file = f"{point}/{next(names)}"
         memory = filled_file(live, file, 1)
-        expect_split(live, f"{file},0x0,{pages:#x},{order}", 1)
+        start, end = memory.address, memory.address + memory.length
+        which = f"{file},0x0,{pages:#x}" if by_name else f"{memory.actor.pid},{start:#x},{end:#x}"
+        expect_split(live, f"{which},{order}", 1)
         live.expect("ShmemPmdMapped after a split", 0, memory.smaps().shmem_pmd_mapped)
         memory.expect_filled()
         live.expect("Rss", memory.length, memory.smaps().rss)
         return memory
 
-    for order in range(pages.bit_length() - 1):
-        with live.about(f"order {order}"):
-            expect_order(live, partial(split, order), order)
+    for order, by_name in product(range(pages.bit_length() - 1), (True, False)):
+        with live.about(f"order {order}, by its name {by_name}"):
+            expect_order(live, partial(split, order, by_name=by_name), order)
 
 
 @SPLITS.case(

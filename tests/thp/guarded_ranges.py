@@ -11,7 +11,7 @@ from hugepage_qa.cases.khugepaged_clock import let_nobody_else_act
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.mapped_memory import GUARDED, WORD, Memory, runs
 from hugepage_qa.cases.thp_memory import mapped_huge, pmd_size
-from hugepage_qa.cases.thp_policy import advised, set_policy
+from hugepage_qa.cases.thp_policy import advised, set_policy, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import advised_shared_memory
 from hugepage_qa.kernel.uapi import MADV_DONTNEED, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE
 from hugepage_qa.plugins.avocado_test import LiveTest
@@ -128,6 +128,37 @@ def installed(live: Live) -> None:
         parts.expect_guards()
         parts.memory.fill(_NEW_VALUE)
         parts.memory.expect_filled(_NEW_VALUE)
+
+
+@GUARDED_RANGES.case(
+    "who writes beside a guard fills no guard, where smaller huge pages would cover it: at their start, in their middle"
+    " or at their end; what is written is there",
+    f"{GUARDS} guard_install_set_pte(); mm/memory.c alloc_anon_folio(), pte_range_none()",
+    since=SINCE,
+)
+def written_beside(live: Live) -> None:
+    let_nobody_else_act(live)
+    set_policy(live, "never")
+    base = live.base_page
+    for size, path in some_smaller_sizes(live):
+        live.set_knob(f"{path}/enabled", "always")
+        memory, each = advised(live, 2, None), size // base
+        guards = {each, 2 * each + each // 2, 4 * each - 1}
+        # each is in what one of these could cover
+        written = range(each + 1, 4 * each, each)
+        with live.about(f"pages of {size} bytes"):
+            for page in guards:
+                memory.actor.call("madvise", memory.address + page * base, base, MADV_GUARD_INSTALL)
+            for page in written:
+                memory.actor.write(memory.address + page * base, _NEW_VALUE)
+            found = {number for number, entry in enumerate(memory.whole_pagemap()) if entry & GUARDED}
+            live.expect("base pages with guards", guards, found)
+            for page in guards:
+                live.expect_signal(signal.SIGSEGV, memory.actor.read, memory.address + page * base)
+            held = [memory.actor.read(memory.address + page * base) for page in written]
+            live.expect("what was written", [_NEW_VALUE] * len(written), held)
+        memory.actor.end()
+        live.set_knob(f"{path}/enabled", "never")
 
 
 def _rows(live: Live) -> Iterator[tuple[_Parts, tuple[int, int]]]:

@@ -18,6 +18,9 @@ _HUGE = re.compile(r"^((?:AnonHugePages|ShmemPmdMapped|FilePmdMapped): +)(\d+)( 
 #: what they judge is Rss, counters, refusals or contents, and no huge page of a mapping
 _WITHOUT_HUGE_PAGES = {
     "zeroes-written-where-they-are",
+    # guards and what was written in smaller pages, and base pages that are poisoned or in swap
+    "written-beside",
+    "onto-what-is-not-in-memory",
     "looked-at-in-vain",
     "on-a-device",
     "zeroes-and-others",

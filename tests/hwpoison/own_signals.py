@@ -47,6 +47,7 @@ _TOLD_AS_AT_A_TOUCH: Final = KernelVersion(6, 11)
 _BUS_MCEERR_AR, _BUS_MCEERR_AO = 4, 5
 _CHOICES = {"nothing": None, "early": PR_MCE_KILL_EARLY, "late": PR_MCE_KILL_LATE, "default": PR_MCE_KILL_DEFAULT}
 _ROWS = tuple(product(_CHOICES.items(), (False, True)))
+_PLACES = 4
 
 
 @OWN_SIGNALS.case(
@@ -56,14 +57,24 @@ _ROWS = tuple(product(_CHOICES.items(), (False, True)))
     pages=len(_ROWS),
 )
 def page_of_a_pool(live: Live) -> None:
-    def make() -> Memory:
-        memory = live.map(1)
-        memory.fill()
-        return memory
-
     for number, (choice, early_kill) in enumerate(_ROWS, start=1):
-        _expect_told(live, make, choice, early_kill=early_kill)
+        _expect_told(live, partial(_page, live), choice, early_kill=early_kill)
         live.expect_pool(nr=len(_ROWS) - number, free=len(_ROWS) - number)
+
+
+@OWN_SIGNALS.case(
+    "who says that any base page of a private page of a pool broke is told where that base page is, and that the page"
+    " is lost as a whole",
+    f"{RULE}; mm/page_vma_mapped.c page_mapped_in_vma(), check_pte() (442b1eca223b)",
+    since="6.12.24",  # 442b1eca223b, which older series got, too; before, a page was found by its first base page alone
+    pages=_PLACES,
+)
+def any_base_page_of_a_pool(live: Live) -> None:
+    offsets = 0, live.base_page, live.size // 2, live.size - live.base_page
+    for number, offset in enumerate(offsets, start=1):
+        with live.about(f"byte {offset}"):
+            _expect_told(live, partial(_page, live), ("early", PR_MCE_KILL_EARLY), early_kill=False, offset=offset)
+            live.expect_pool(nr=_PLACES - number, free=_PLACES - number)
 
 
 @OWN_SIGNALS.case(
@@ -136,6 +147,12 @@ def said_again(live: Live) -> None:
                 live.expect(f"signal, code, address, time {time}", expected, told)
 
 
+def _page(live: Live) -> Memory:
+    memory = live.map(1)
+    memory.fill()
+    return memory
+
+
 def _base_page(live: Live, *, shared: bool) -> Memory:
     memory = map_aligned(live, 1, pmd_size(live), shared=shared, advice=MADV_NOHUGEPAGE)
     broken = Memory(live, memory.actor, memory.address + memory.size // 2, 1, live.base_page)
@@ -155,22 +172,26 @@ def _expect_told(
     *,
     early_kill: bool,
     is_mended: bool = False,
+    offset: int = 0,
 ) -> None:
-    """Expect who says that the page that is made broke to be told as it chose, and when it touches the page, too."""
+    """Expect who says that the page that is made broke to be told as it chose, and when it touches the page, too.
+
+    The base page at ``offset`` is said to have broken.
+    """
     name, chosen = choice
     with live.about(f"chosen {name}, memory_failure_early_kill {early_kill:d}"):
-        memory, frame = _broken(live, make, chosen, early_kill=early_kill)
+        memory, frame = _broken(live, make, chosen, offset, early_kill=early_kill)
         found = memory.actor.told_of_broken_memory()
         wanted = chosen == PR_MCE_KILL_EARLY or (chosen in (None, PR_MCE_KILL_DEFAULT) and early_kill)
         code = _BUS_MCEERR_AO if wanted else None
         if live.kernel_version >= _TOLD_AS_AT_A_TOUCH:
             code = _BUS_MCEERR_AR
-        expected = code and (signal.SIGBUS, code, memory.address, memory.size)
+        expected = code and (signal.SIGBUS, code, memory.address + offset, memory.size)
         told = found and (found.signal, found.code, found.address, found.extent)
 
         def expect() -> None:
             live.expect("signal, code, address, bytes before a touch", expected, told)
-            expect_broken(live, memory)
+            expect_broken(live, memory, offset)
 
         if is_mended:
             with mended_at_the_end(live, frame, memory.actor.end):
@@ -180,15 +201,20 @@ def _expect_told(
             memory.actor.end()
 
 
-def _broken(live: Live, make: Callable[[], Memory], chosen: int | None, *, early_kill: bool) -> tuple[Memory, int]:
-    """Return the page that is made, which its own process said is broken, and its frame. Raises CannotRun, OSError."""
+def _broken(
+    live: Live, make: Callable[[], Memory], chosen: int | None, offset: int, *, early_kill: bool
+) -> tuple[Memory, int]:
+    """Return the page that is made, which its own process said is broken, and the frame that is.
+
+    Raises CannotRun, OSError.
+    """
 
     def say(memory: Memory) -> None:
         if chosen is not None:
             memory.actor.call("prctl", PR_MCE_KILL, PR_MCE_KILL_SET, chosen, 0, 0)
-        break_page(live, memory, 0, MADV_HWPOISON, early_kill=early_kill)
+        break_page(live, memory, offset, MADV_HWPOISON, early_kill=early_kill)
 
-    memory, frame, _nothing = break_in_use(live, make, 0, lambda: None, say)
+    memory, frame, _nothing = break_in_use(live, make, offset, lambda: None, say)
     return memory, frame
 
 

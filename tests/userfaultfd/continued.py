@@ -8,17 +8,20 @@ from functools import partial
 from itertools import product
 
 from hugepage_qa.cases.case import Area, Sizes
-from hugepage_qa.cases.fragmentation import with_blocks
+from hugepage_qa.cases.fragmentation import expect_no_node_short, with_blocks
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
+from hugepage_qa.cases.khugepaged_clock import let_rest
 from hugepage_qa.cases.live import Live
 from hugepage_qa.cases.madv_collapse import collapse_memory
-from hugepage_qa.cases.mapped_memory import WORD, Memory, value_or_signal
+from hugepage_qa.cases.mapped_memory import PRESENT, WORD, Memory, value_or_signal
 from hugepage_qa.cases.swapped import need_swap, page_all_out
-from hugepage_qa.cases.thp_memory import map_aligned, pmd_size
+from hugepage_qa.cases.thp_memory import has_folios_of, map_aligned, pmd_size
+from hugepage_qa.cases.thp_policy import need_sizes, some_smaller_sizes
 from hugepage_qa.cases.thp_shared_memory import let_only_pmd_inherit, map_file, mount_tmpfs
 from hugepage_qa.cases.userfaultfd import Feature, Mode, Userfault
 from hugepage_qa.kernel.uapi import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, PR_SET_THP_DISABLE
 from hugepage_qa.oracle.known_issues import Quirk
+from hugepage_qa.oracle.rules import THP_DOC
 from hugepage_qa.plugins.avocado_test import LiveTest
 from hugepage_qa.process.actor import Refused
 
@@ -155,6 +158,43 @@ def where_nothing_is(live: Live) -> None:
             live.expect("Rss", size - base, memory.smaps().rss)
             live.expect("st_blocks", kept, file.blocks)
             file.actor.end()
+
+
+@CONTINUED.case(
+    "who reads or writes a hole has that base page alone mapped, of whatever size the page is that the file gets for"
+    " it: of each other base page of it it is told, and has it mapped when it says so",
+    f"{SOURCE}; {THP_DOC} hugepages-<size>kB/shmem_enabled; mm/memory.c finish_fault()",
+    since="6.11",  # hugepages-<size>kB/shmem_enabled
+)
+def holes_of_smaller_sizes(live: Live) -> None:
+    let_only_pmd_inherit(live, is_used=False)
+    let_rest(live)
+    half, base = pmd_size(live) // 2, live.base_page
+    for size, path in need_sizes(some_smaller_sizes(live)):
+        if not has_folios_of(live, size):
+            continue
+        live.set_knob(f"{path}/shmem_enabled", "always")
+        actor = live.actor()
+        file = HugeFile(live, actor, actor.call("memfd_create", "holes", 0))
+        actor.call("ftruncate", file.descriptor, 2 * half)
+        memory = map_file(live, actor, file.descriptor, 1)
+        fault = Userfault(memory, Mode.MINOR, Feature.MINOR_SHMEM)
+        with_blocks(live, size, 2)
+        with live.about(f"{size >> 10} kB"):
+            live.expect("what is read of a hole", 0, actor.read(memory.address + base))
+            actor.write(memory.address + half + base, _VALUE)
+            taken = file.blocks
+            if taken < 2 * size:
+                expect_no_node_short(live, size, 2)
+            live.expect("st_blocks", 2 * size, taken)
+            there = {number for number, entry in enumerate(memory.whole_pagemap()) if entry & PRESENT}
+            live.expect("base pages that are mapped", {1, half // base + 1}, there)
+            for start in (0, half):
+                live.expect_signal(signal.SIGBUS, actor.read, memory.address + start)
+                _go_on(live, fault, start, base)
+                _expect_part(live, memory, start, base, 0)
+        actor.end()
+        live.set_knob(f"{path}/shmem_enabled", "never")
 
 
 @CONTINUED.case(

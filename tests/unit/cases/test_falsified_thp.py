@@ -49,6 +49,7 @@ _WITHOUT_HUGE_PAGES = {
     "written-and-reclaimed",
     "largest-that-fits",
     "ends-of-shared-mappings",
+    "holes-of-smaller-sizes",
     "smaller-ones-whole",
     "freed-with-a-place-in-swap",
     "allocated-behind-the-end",

@@ -84,9 +84,7 @@ def changed_while_a_frame_is_held(live: Live) -> None:
         memory, equal = huge_pages(live), huge_pages(live)
         expect_all_merged(live, memory, equal)
         actor = memory.actor
-        reader, writer = actor.pipe()
-        page = live.host.uapi.pack("2Q", memory.address, WORD)
-        live.expect("bytes in the pipe", WORD, actor.call("vmsplice", writer, page, 1, 0))
+        reader = _put_into_pipe(live, memory)
         equal.actor.end()
         memory.unmap()
         # ksmd takes them off the count when it comes by
@@ -95,14 +93,26 @@ def changed_while_a_frame_is_held(live: Live) -> None:
         live.host.write(_RUN, "0")
         with live.about(f"/{path}, held {is_held}"):
             if not is_held:
-                _expect_first_word(live, actor, reader)
-                # it has taken it out, and a batch of a CPU may have it
-                drain_lru_batches(live, actor)
+                _take_out_of_pipe(live, actor, reader)
             live.expect_success(live.host.write, path, value)
             live.expect("its value", int(value), read_integer(tree, path))
             if is_held:
                 _expect_first_word(live, actor, reader)
         actor.end()
+
+
+def _put_into_pipe(live: Live, memory: Memory) -> int:
+    """Have a pipe hold the first frame of ``memory``, and return who reads it."""
+    reader, writer = memory.actor.pipe()
+    page = live.host.uapi.pack("2Q", memory.address, WORD)
+    live.expect("bytes in the pipe", WORD, memory.actor.call("vmsplice", writer, page, 1, 0))
+    return reader
+
+
+def _take_out_of_pipe(live: Live, actor: Actor, reader: int) -> None:
+    _expect_first_word(live, actor, reader)
+    # it has taken it out, and a batch of a CPU may have it
+    drain_lru_batches(live, actor)
 
 
 def _expect_first_word(live: Live, actor: Actor, reader: int) -> None:
@@ -112,8 +122,9 @@ def _expect_first_word(live: Live, actor: Actor, reader: int) -> None:
 
 @BY_NODE.case(
     "with merge_across_nodes 0 frames that KSM has merged and that move to another node are merged with what is equal"
-    " there, and no more with what is equal on the node that they left, and they move again: on and back, by whoever"
-    " moves them for all processes; all hold what they held, and what is written is its writer's alone",
+    " there, and no more with what is equal on the node that they left, whichever of them ksmd meets first; they move"
+    " again: on and back, by whoever moves them for all processes; all hold what they held, and what is written is its"
+    " writer's alone",
     f"{KSM_DOC} merge_across_nodes, pages_shared, pages_sharing; move_pages(2) MPOL_MF_MOVE_ALL; migrate_pages(2);"
     " mm/ksm.c cmp_and_merge_page(), stable_tree_search(), folio_migrate_ksm()",
     nodes=2,
@@ -121,9 +132,9 @@ def _expect_first_word(live: Live, actor: Actor, reader: int) -> None:
 def moved_when_merged(live: Live) -> None:
     _start_merging(live)
     _set_across(live, "0")
-    for move in (_by_move_pages, _by_migrate_pages):
-        with live.about(move.__name__[1:]):
-            _expect_merged_where_moved(live, move)
+    for move, is_met_first in product((_by_move_pages, _by_migrate_pages), (False, True)):
+        with live.about(f"{move.__name__[1:]}, what stays is met first {is_met_first}"):
+            _expect_merged_where_moved(live, move, is_met_first=is_met_first)
 
 
 @BY_NODE.case(
@@ -239,16 +250,30 @@ def _expect_merged(live: Live, *, is_across: bool) -> None:
     live.host.write(_RUN, "1")
 
 
-def _expect_merged_where_moved(live: Live, move: _Move) -> None:
-    """Have frames of two processes move to a node, with an equal one on it and on their own, on to it, and back."""
+def _expect_merged_where_moved(live: Live, move: _Move, *, is_met_first: bool) -> None:
+    """Have frames of two processes move to a node, with an equal one on it and on their own, on to it, and back.
+
+    What stays on their own node ksmd finds after them or, when it ``is_met_first``, before them.
+    """
     here, there = two_nodes_with_room(live, _OF_A_NODE + 1)
     moved, stays, awaits = [_on_node(live, here), _on_node(live, here)], _on_node(live, here), _on_node(live, there)
     count = base_page_count(live, stays)
+    if is_met_first:
+        # ksmd goes through processes in the order in which they first had memory to be merged, between two scans
+        live.host.write(_RUN, "0")
+        stays.fill(_NEW_VALUE)
+        stays.advise(MADV_MERGEABLE)
     _expect_one_frame(live, moved, here, count)
+    # ksmd merges what has not changed since its last scan, and nothing of a huge page that somebody has a hold of
+    reader = _put_into_pipe(live, stays)
+    stays.fill()
+    await_full_scans(live)
     # on its own node each finds frames that are equal, before or after they come there
     for node, other in ((there, awaits), (here, stays), (there, None), (here, None)):
         with live.about(f"moved to node {node}"):
             _expect_moved(live, moved[0], node, move)
+            if other is awaits:
+                _take_out_of_pipe(live, stays.actor, reader)
             stays.advise(MADV_MERGEABLE)
             if other:
                 moved.append(other)

@@ -24,11 +24,13 @@ from hugepage_qa.cases.broken_while_held import (
 )
 from hugepage_qa.cases.case import Area, Sizes
 from hugepage_qa.cases.file_transfers import READING_CALLS, expect_read_by
+from hugepage_qa.cases.frames import SWAP_CACHE, kpageflags
 from hugepage_qa.cases.hugetlb_files import HugeFile, open_file
 from hugepage_qa.cases.live import READ_WRITE, Live
 from hugepage_qa.cases.mapped_memory import FRAME, WORD, Memory
 from hugepage_qa.cases.memory_policy import keep_to_one_cpu
 from hugepage_qa.cases.pinned_pages import pipe_with, word_from
+from hugepage_qa.cases.swapped import need_swap, page_all_out
 from hugepage_qa.cases.thp_memory import pmd_size
 from hugepage_qa.cases.thp_policy import advised, huge_pages, set_policy, unadvised_base_pages
 from hugepage_qa.cases.thp_shared_memory import (
@@ -269,6 +271,50 @@ def written_page_of_a_file(live: Live) -> None:
         "words beside the broken page that changed", 0, memory.wrong(live.base_page, live.base_page, _NEW_VALUE)
     )
     live.expect_errno(errno.EIO, memory.actor.call, "fsync", file)
+
+
+@HWPOISON.case(
+    "a base page that broke when it was back from swap, where its place is still, is read from there again as long as"
+    " nobody has written it; written since, it ends who touches it, each time; all beside it holds what it held",
+    f"{CACHE} me_swapcache_clean(), me_swapcache_dirty(); mm/memory.c do_swap_page()",
+)
+def back_from_swap(live: Live) -> None:
+    need_memory_failure(live)
+    need_swap(live, 2 * pmd_size(live))
+    live.set_knob("proc/sys/vm/page-cluster", "0")
+    base, broken = live.base_page, pmd_size(live) // 2
+    for is_written in (False, True):
+        memory, frame, before = break_in_use(
+            live, partial(_in_swap_as_well, live, broken, is_written), broken, partial(out_of_use, live)
+        )
+        with live.about(f"written since {is_written}"):
+            live.expect("base pages out of use", 1, out_of_use(live) - before)
+            expect_flag(live, memory, frame)
+            if is_written:
+                for _time in range(2):
+                    expect_broken(live, memory, broken, base)
+            else:
+                live.expect("words of it that changed", 0, memory.wrong(broken, base))
+                live.expect("it still has the frame that is broken", False, memory.frame(broken) == frame)
+            wrong = memory.wrong(0, broken) + memory.wrong(broken + base, memory.length - broken - base)
+            live.expect("words beside the broken page that changed", 0, wrong)
+        memory.actor.end()
+
+
+def _in_swap_as_well(live: Live, place: int, is_written: bool) -> Memory:
+    """Return memory in swap but for one base page, which is back, and whose place there is its own still.
+
+    Raises CannotRun where swap is so full that it gives that back.
+    """
+    memory = unadvised_base_pages(live)
+    page_all_out(live, memory)
+    live.expect("what came back", 1 + place, memory.actor.read(memory.address + place))
+    if is_written:
+        memory.actor.write(memory.address + place, _NEW_VALUE)
+    (flags,) = kpageflags(live, memory.actor, [memory.frame(place)])
+    if not flags & SWAP_CACHE:
+        raise CannotRun("what came back from swap has no place there any more")
+    return memory
 
 
 def _broken_page_of_a_file(live: Live, value: int | None = None) -> tuple[Memory, int, int]:
